@@ -20,7 +20,8 @@ use farindex_check::{Call, ClientLog, History, HistoryError, Operation, Outcome,
 use farindex_fabric::{Endpoint, Executor};
 use farindex_index::join::try_join_all;
 use farindex_index::{
-    Entry, IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert, Value,
+    Entry, IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, RemoveIf, Replace, Update, Upsert,
+    Value,
 };
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -261,6 +262,24 @@ impl<W: Worker> PointIndex for RecordingWorker<W> {
         self.record(call, self.inner.index().remove(key), |done| match done {
             Remove::Removed => Outcome::Removed,
             Remove::Absent => Outcome::Absent,
+        })
+        .await
+    }
+    async fn replace(&self, key: &[u8], expected: &[u8], value: &[u8]) -> Result<Replace, IndexError> {
+        let call = || Call::Replace { key: key.to_vec(), expected: shortened(expected), value: shortened(value) };
+        self.record(call, self.inner.index().replace(key, expected, value), |done| match done {
+            Replace::Replaced => Outcome::Replaced,
+            Replace::Differs => Outcome::Differs,
+            Replace::Absent => Outcome::Absent,
+        })
+        .await
+    }
+    async fn remove_if(&self, key: &[u8], expected: &[u8]) -> Result<RemoveIf, IndexError> {
+        let call = || Call::RemoveIf { key: key.to_vec(), expected: shortened(expected) };
+        self.record(call, self.inner.index().remove_if(key, expected), |done| match done {
+            RemoveIf::Removed => Outcome::Removed,
+            RemoveIf::Differs => Outcome::Differs,
+            RemoveIf::Absent => Outcome::Absent,
         })
         .await
     }

@@ -16,8 +16,10 @@ use crate::history::{self, Call, History, HistoryError, Operation, Outcome, Resp
 
 /// The header's `format`.
 pub const FORMAT: &str = "farindex-history";
-/// The header's `version`.
-pub const VERSION: u32 = 1;
+/// The header's `version` in what is written.
+pub const VERSION: u32 = 2;
+/// Versions that are read. Version 1 has no operations that expect a value.
+pub const READS: std::ops::RangeInclusive<u32> = 1..=VERSION;
 
 /// The error of a file that cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +48,14 @@ pub enum LineError {
     /// The header names another version.
     #[error("version {0} is not supported; this is version {VERSION}")]
     OtherVersion(u32),
+    /// An operation that the file's version does not have.
+    #[error("version {version} has no {op}")]
+    NotInVersion {
+        /// The operation.
+        op: &'static str,
+        /// The header's version.
+        version: u32,
+    },
     /// The line is a JSON value other than an object.
     #[error("a line must be one JSON object")]
     NoObject,
@@ -127,6 +137,9 @@ enum Op {
     Update,
     Upsert,
     Remove,
+    Replace,
+    #[serde(rename = "remove_if")]
+    RemoveIf,
     Scan,
 }
 
@@ -138,6 +151,8 @@ enum OutcomeField {
     Exists,
     Updated,
     Absent,
+    Differs,
+    Replaced,
     Written,
     Removed,
     Pairs(Vec<(Bytes, Bytes)>),
@@ -150,6 +165,8 @@ struct Line {
     op: Op,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     key: Option<Bytes>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    expected: Option<Bytes>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     value: Option<Bytes>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -180,7 +197,7 @@ pub fn write(history: &History, mut to: impl Write) -> io::Result<()> {
 /// Reads a history. Blank lines are skipped. Wrap a file in a `BufReader`.
 pub fn read(from: impl BufRead) -> Result<History, ReadError> {
     let mut operations = Vec::new();
-    let mut has_header = false;
+    let mut version = None;
     let mut line = 0;
     for text in from.lines() {
         line += 1;
@@ -189,15 +206,13 @@ pub fn read(from: impl BufRead) -> Result<History, ReadError> {
         if text.trim().is_empty() {
             continue;
         }
-        if has_header {
-            operations.push(decode_line(&text, operations.len()).map_err(at)?);
-        } else {
-            check_header(&text).map_err(at)?;
-            has_header = true;
+        match version {
+            Some(version) => operations.push(decode_line(&text, version, operations.len()).map_err(at)?),
+            None => version = Some(check_header(&text).map_err(at)?),
         }
     }
     let at = |error| ReadError { line: line.max(1), error };
-    if !has_header {
+    if version.is_none() {
         return Err(at(LineError::NoHeader));
     }
     History::new(operations).map_err(|error| at(error.into()))
@@ -214,15 +229,15 @@ fn object<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, LineError> {
     }
 }
 
-fn check_header(text: &str) -> Result<(), LineError> {
+fn check_header(text: &str) -> Result<u32, LineError> {
     let header: Header = object(text)?;
     if header.format != FORMAT {
         return Err(LineError::OtherFormat(header.format));
     }
-    if header.version != VERSION {
+    if !READS.contains(&header.version) {
         return Err(LineError::OtherVersion(header.version));
     }
-    Ok(())
+    Ok(header.version)
 }
 
 fn encode(operation: &Operation) -> Line {
@@ -230,7 +245,8 @@ fn encode(operation: &Operation) -> Line {
         client: operation.client,
         op: Op::Get,
         key: operation.call.key().map(encode_bytes),
-        value: None,
+        expected: operation.call.expected().map(encode_bytes),
+        value: operation.call.value().map(encode_bytes),
         from: None,
         to: None,
         limit: None,
@@ -238,25 +254,25 @@ fn encode(operation: &Operation) -> Line {
         responded: operation.response.as_ref().map(|response| response.at),
         outcome: operation.response.as_ref().map(|response| encode_outcome(&response.outcome)),
     };
-    let (op, value) = match &operation.call {
-        Call::Get { .. } => (Op::Get, None),
-        Call::Insert { value, .. } => (Op::Insert, Some(value)),
-        Call::Update { value, .. } => (Op::Update, Some(value)),
-        Call::Upsert { value, .. } => (Op::Upsert, Some(value)),
-        Call::Remove { .. } => (Op::Remove, None),
+    line.op = match &operation.call {
+        Call::Get { .. } => Op::Get,
+        Call::Insert { .. } => Op::Insert,
+        Call::Update { .. } => Op::Update,
+        Call::Upsert { .. } => Op::Upsert,
+        Call::Remove { .. } => Op::Remove,
+        Call::Replace { .. } => Op::Replace,
+        Call::RemoveIf { .. } => Op::RemoveIf,
         Call::Scan { from, to, limit } => {
             line.from = Some(encode_bound(from));
             line.to = Some(encode_bound(to));
             line.limit = *limit;
-            (Op::Scan, None)
+            Op::Scan
         }
     };
-    line.op = op;
-    line.value = value.map(|value| encode_bytes(value));
     line
 }
 
-fn decode_line(text: &str, index: usize) -> Result<Operation, LineError> {
+fn decode_line(text: &str, version: u32, index: usize) -> Result<Operation, LineError> {
     let line: Line = object(text)?;
     let response = match (line.responded, line.outcome) {
         (Some(at), Some(field)) => Some(Response { at, outcome: decode_outcome(field)? }),
@@ -264,8 +280,12 @@ fn decode_line(text: &str, index: usize) -> Result<Operation, LineError> {
         _ => return Err(LineError::HalfResponse),
     };
     let (client, invoked) = (line.client, line.invoked);
-    let fields = Fields { key: line.key, value: line.value, from: line.from, to: line.to, limit: line.limit };
-    let operation = Operation { client, call: call(line.op, fields)?, invoked, response };
+    let Line { op, key, expected, value, from, to, limit, .. } = line;
+    let fields = Fields { key, expected, value, from, to, limit };
+    let operation = Operation { client, call: call(op, fields)?, invoked, response };
+    if version == 1 && operation.call.expected().is_some() {
+        return Err(LineError::NotInVersion { op: operation.call.name(), version });
+    }
     history::validate(index, &operation)?;
     Ok(operation)
 }
@@ -273,6 +293,7 @@ fn decode_line(text: &str, index: usize) -> Result<Operation, LineError> {
 /// The arguments in a line.
 struct Fields {
     key: Option<Bytes>,
+    expected: Option<Bytes>,
     value: Option<Bytes>,
     from: Option<BoundField>,
     to: Option<BoundField>,
@@ -280,16 +301,19 @@ struct Fields {
 }
 
 fn call(op: Op, fields: Fields) -> Result<Call, LineError> {
-    let (name, has_key, has_value) = match op {
-        Op::Get => ("get", true, false),
-        Op::Insert => ("insert", true, true),
-        Op::Update => ("update", true, true),
-        Op::Upsert => ("upsert", true, true),
-        Op::Remove => ("remove", true, false),
-        Op::Scan => ("scan", false, false),
+    let (name, has_key, expects, has_value) = match op {
+        Op::Get => ("get", true, false, false),
+        Op::Insert => ("insert", true, false, true),
+        Op::Update => ("update", true, false, true),
+        Op::Upsert => ("upsert", true, false, true),
+        Op::Remove => ("remove", true, false, false),
+        Op::Replace => ("replace", true, true, true),
+        Op::RemoveIf => ("remove_if", true, true, false),
+        Op::Scan => ("scan", false, false, false),
     };
     let surplus = [
         ("key", fields.key.is_some() && !has_key),
+        ("expected", fields.expected.is_some() && !expects),
         ("value", fields.value.is_some() && !has_value),
         ("from", fields.from.is_some() && has_key),
         ("to", fields.to.is_some() && has_key),
@@ -308,6 +332,12 @@ fn call(op: Op, fields: Fields) -> Result<Call, LineError> {
         Op::Insert => Call::Insert { key: need(fields.key, "key")?, value: need(fields.value, "value")? },
         Op::Update => Call::Update { key: need(fields.key, "key")?, value: need(fields.value, "value")? },
         Op::Upsert => Call::Upsert { key: need(fields.key, "key")?, value: need(fields.value, "value")? },
+        Op::Replace => Call::Replace {
+            key: need(fields.key, "key")?,
+            expected: need(fields.expected, "expected")?,
+            value: need(fields.value, "value")?,
+        },
+        Op::RemoveIf => Call::RemoveIf { key: need(fields.key, "key")?, expected: need(fields.expected, "expected")? },
         Op::Scan => Call::Scan { from: decode_bound(fields.from)?, to: decode_bound(fields.to)?, limit: fields.limit },
     })
 }
@@ -319,6 +349,8 @@ fn encode_outcome(outcome: &Outcome) -> OutcomeField {
         Outcome::Exists => OutcomeField::Exists,
         Outcome::Updated => OutcomeField::Updated,
         Outcome::Absent => OutcomeField::Absent,
+        Outcome::Differs => OutcomeField::Differs,
+        Outcome::Replaced => OutcomeField::Replaced,
         Outcome::Written => OutcomeField::Written,
         Outcome::Removed => OutcomeField::Removed,
         Outcome::Pairs(pairs) => {
@@ -334,6 +366,8 @@ fn decode_outcome(field: OutcomeField) -> Result<Outcome, LineError> {
         OutcomeField::Exists => Outcome::Exists,
         OutcomeField::Updated => Outcome::Updated,
         OutcomeField::Absent => Outcome::Absent,
+        OutcomeField::Differs => Outcome::Differs,
+        OutcomeField::Replaced => Outcome::Replaced,
         OutcomeField::Written => Outcome::Written,
         OutcomeField::Removed => Outcome::Removed,
         OutcomeField::Pairs(pairs) => {

@@ -60,6 +60,22 @@ pub enum Call {
         /// The key.
         key: Vec<u8>,
     },
+    /// Replaces the value if the key has an expected one: a compare-and-swap.
+    Replace {
+        /// The key.
+        key: Vec<u8>,
+        /// The value that the key must have.
+        expected: Vec<u8>,
+        /// The value to store.
+        value: Vec<u8>,
+    },
+    /// Deletes the key if it has an expected value.
+    RemoveIf {
+        /// The key.
+        key: Vec<u8>,
+        /// The value that the key must have.
+        expected: Vec<u8>,
+    },
     /// Reads the pairs of a range in ascending order of keys.
     Scan {
         /// The lower bound.
@@ -85,8 +101,29 @@ impl Call {
             | Call::Insert { key, .. }
             | Call::Update { key, .. }
             | Call::Upsert { key, .. }
-            | Call::Remove { key } => Some(key),
+            | Call::Remove { key }
+            | Call::Replace { key, .. }
+            | Call::RemoveIf { key, .. } => Some(key),
             Call::Scan { .. } => None,
+        }
+    }
+
+    /// The value that it stores, if it stores one.
+    pub fn value(&self) -> Option<&[u8]> {
+        match self {
+            Call::Insert { value, .. }
+            | Call::Update { value, .. }
+            | Call::Upsert { value, .. }
+            | Call::Replace { value, .. } => Some(value),
+            Call::Get { .. } | Call::Remove { .. } | Call::RemoveIf { .. } | Call::Scan { .. } => None,
+        }
+    }
+
+    /// The value that the key must have for it to change anything, if it expects one.
+    pub fn expected(&self) -> Option<&[u8]> {
+        match self {
+            Call::Replace { expected, .. } | Call::RemoveIf { expected, .. } => Some(expected),
+            _ => None,
         }
     }
 
@@ -98,6 +135,8 @@ impl Call {
             Call::Update { .. } => "update",
             Call::Upsert { .. } => "upsert",
             Call::Remove { .. } => "remove",
+            Call::Replace { .. } => "replace",
+            Call::RemoveIf { .. } => "remove_if",
             Call::Scan { .. } => "scan",
         }
     }
@@ -112,6 +151,8 @@ impl Call {
                 | (Call::Update { .. }, Updated | Absent)
                 | (Call::Upsert { .. }, Inserted | Updated | Written)
                 | (Call::Remove { .. }, Removed | Absent)
+                | (Call::Replace { .. }, Replaced | Differs | Absent)
+                | (Call::RemoveIf { .. }, Removed | Differs | Absent)
                 | (Call::Scan { .. }, Pairs(_))
         )
     }
@@ -128,11 +169,15 @@ pub enum Outcome {
     Exists,
     /// `Update`, `Upsert`: the key was present and now has the new value.
     Updated,
-    /// `Update`, `Remove`: the key was absent; nothing changed.
+    /// `Update`, `Remove`, `Replace`, `RemoveIf`: the key was absent; nothing changed.
     Absent,
+    /// `Replace`, `RemoveIf`: the key was present with another value than the expected one; nothing changed.
+    Differs,
+    /// `Replace`: the key had the expected value and now has the new one.
+    Replaced,
     /// `Upsert`: the key now has the value; whether it was present before is not reported.
     Written,
-    /// `Remove`: the key was present and is now absent.
+    /// `Remove`, `RemoveIf`: the key was present, with the expected value if there is one, and is now absent.
     Removed,
     /// `Scan`: the pairs of keys and values, in the order in which they were returned.
     Pairs(Vec<(Vec<u8>, Vec<u8>)>),
@@ -147,6 +192,8 @@ impl Outcome {
             Outcome::Exists => "exists",
             Outcome::Updated => "updated",
             Outcome::Absent => "absent",
+            Outcome::Differs => "differs",
+            Outcome::Replaced => "replaced",
             Outcome::Written => "written",
             Outcome::Removed => "removed",
             Outcome::Pairs(_) => "pairs",

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use crate::history::{Call, Outcome};
 use crate::model::Entry;
 
-/// The number of a value within one part. All values that no operation reads are [`UNREAD`]: no outcome distinguishes
-/// them, so states that differ only in them have the same future.
+/// The number of a value within one part. All values that no operation reads or compares are [`UNREAD`]: no outcome
+/// distinguishes them, so states that differ only in them have the same future.
 pub type ValueId = u32;
 
-/// The number of every value that no operation of the part reads.
+/// The number of every value that no operation of the part reads or compares.
 pub const UNREAD: ValueId = 0;
 
 /// The condition under which an operation is admitted.
@@ -23,6 +23,8 @@ pub enum Guard {
     Present,
     /// The key has this value.
     Holds(ValueId),
+    /// The key is present with another value.
+    Other(ValueId),
 }
 
 /// The change that an admitted operation makes.
@@ -54,14 +56,14 @@ impl KeyOp {
 }
 
 /// Converts a call and its outcome to a guard and an effect. Returns `None` if they give no information about one key
-/// (a scan, or a pending read). `number` numbers values.
-pub(crate) fn key_op(
-    call: &Call,
-    outcome: Option<&Outcome>,
-    mut number: impl FnMut(&[u8]) -> ValueId,
+/// (a scan, or a pending operation that changes nothing). `number` numbers values.
+pub(crate) fn key_op<'h>(
+    call: &'h Call,
+    outcome: Option<&'h Outcome>,
+    mut number: impl FnMut(&'h [u8]) -> ValueId,
 ) -> Option<KeyOp> {
     use Effect::{Clear, Keep};
-    use Guard::{Absent, Any, Present};
+    use Guard::{Absent, Any, Holds, Other, Present};
     let op = |guard, effect| Some(KeyOp { guard, effect });
     match (call, outcome) {
         (Call::Scan { .. }, _) | (Call::Get { .. }, None) => None,
@@ -76,24 +78,36 @@ pub(crate) fn key_op(
         (Call::Upsert { value, .. }, _) => op(Any, Effect::Set(number(value))),
         (Call::Remove { .. }, None | Some(Outcome::Removed)) => op(Present, Clear),
         (Call::Remove { .. }, Some(_)) => op(Absent, Keep),
+        // One that stores what it expects is a read, and one without an outcome is nothing.
+        (Call::Replace { expected, value, .. }, None | Some(Outcome::Replaced)) if expected == value => {
+            outcome.map(|_| KeyOp::read(Some(number(expected))))
+        }
+        (Call::Replace { expected, value, .. }, None | Some(Outcome::Replaced)) => {
+            op(Holds(number(expected)), Effect::Set(number(value)))
+        }
+        (Call::RemoveIf { expected, .. }, None | Some(Outcome::Removed)) => op(Holds(number(expected)), Clear),
+        (Call::Replace { expected, .. } | Call::RemoveIf { expected, .. }, Some(Outcome::Differs)) => {
+            op(Other(number(expected)), Keep)
+        }
+        (Call::Replace { .. } | Call::RemoveIf { .. }, Some(_)) => op(Absent, Keep),
         // `History` admits no other outcome of a get.
         (Call::Get { .. }, Some(_)) => None,
     }
 }
 
-/// Renumbers values densely, with [`UNREAD`] for those that no *completed* read observes. A pending read returned
-/// nothing, so it observes nothing.
+/// Renumbers values densely, with [`UNREAD`] for those that no operation reads or compares. A pending read returned
+/// nothing, so it observes nothing; a pending operation that changes the key may take effect at its value only.
 pub(crate) fn renumber(entries: &mut [Entry<KeyOp>]) {
     let mut numbers: HashMap<ValueId, ValueId> = HashMap::new();
-    for entry in entries.iter().filter(|entry| entry.responded.is_some()) {
-        if let Guard::Holds(value) = entry.op.guard {
+    for entry in entries.iter().filter(|entry| entry.responded.is_some() || entry.op.effect != Effect::Keep) {
+        if let Guard::Holds(value) | Guard::Other(value) = entry.op.guard {
             let next = numbers.len() as ValueId + 1;
             numbers.entry(value).or_insert(next);
         }
     }
     let number = |value: ValueId| numbers.get(&value).copied().unwrap_or(UNREAD);
     for entry in entries {
-        if let Guard::Holds(value) = &mut entry.op.guard {
+        if let Guard::Holds(value) | Guard::Other(value) = &mut entry.op.guard {
             *value = number(*value);
         }
         if let Effect::Set(value) = &mut entry.op.effect {

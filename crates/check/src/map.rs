@@ -28,6 +28,7 @@ impl Model for MapModel {
             Guard::Absent => state.is_none(),
             Guard::Present => state.is_some(),
             Guard::Holds(value) => *state == Some(value),
+            Guard::Other(value) => state.is_some_and(|held| held != value),
         };
         admitted.then_some(match op.effect {
             Effect::Keep => *state,
@@ -51,6 +52,13 @@ impl Model for MapModel {
     fn observes(&self, op: &KeyOp) -> Option<Token> {
         match op.guard {
             Guard::Holds(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    fn distinguishes(&self, op: &KeyOp) -> Option<Token> {
+        match op.guard {
+            Guard::Holds(value) | Guard::Other(value) => Some(value),
             _ => None,
         }
     }

@@ -8,10 +8,10 @@
 //! 2. an operation for which `is_read` holds never changes a state that admits it;
 //! 3. an operation that `observes` a token is admitted only by states that carry the token;
 //! 4. a step after which a state newly carries a token is a step of an operation that `produces` the token;
-//! 5. states that differ only in their tokens admit the same operations, except for those that observe the tokens, and
-//!    the states after them differ only in their tokens, if at all;
+//! 5. states that differ only in their tokens admit the same operations, except for those that distinguish the tokens,
+//!    and the states after them differ only in their tokens, if at all;
 //! 6. an operation for which `is_update` holds changes the token and nothing else, always to the one that it
-//!    `produces`, is admitted only by states that carry some token, and observes none;
+//!    `produces`, is admitted only by states that carry some token, and distinguishes none;
 //! 7. `forget` changes the token and nothing else, to the same token for all states that differ only in it;
 //! 8. `simplify`, `tighten` and `refute` change no verdict, and `tighten` changes nothing but intervals.
 
@@ -83,6 +83,12 @@ pub trait Model {
         None
     }
 
+    /// The token on which it depends whether a state that carries one admits `op`: the one that it observes, or one that
+    /// the state must not carry.
+    fn distinguishes(&self, op: &Self::Op) -> Option<Token> {
+        self.observes(op)
+    }
+
     /// The token that `op` may produce.
     fn produces(&self, op: &Self::Op) -> Option<Token> {
         let _ = op;
@@ -95,7 +101,7 @@ pub trait Model {
         false
     }
 
-    /// The state with its token replaced by one that stands for all tokens that no operation left observes.
+    /// The state with its token replaced by one that stands for all tokens that no operation left distinguishes.
     fn forget(&self, state: &Self::State) -> Self::State {
         state.clone()
     }

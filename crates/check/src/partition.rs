@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::history::{Call, History, Operation, Outcome};
+use crate::history::{History, Operation, Outcome};
 use crate::key_op::{Effect, KeyOp, ValueId, key_op, renumber};
 use crate::model::{Entry, Part};
 use crate::scan;
@@ -66,17 +66,7 @@ pub(crate) fn by_key(history: &History) -> Vec<Part<KeyOp>> {
 }
 
 fn number_in<'h>(part: &mut PartBuilder<'h>, operation: &'h Operation, outcome: Option<&'h Outcome>) -> Option<KeyOp> {
-    // An operation on one key has at most one value: that of the call, or the one that a get returned.
-    let number = value_of(&operation.call, outcome).map(|value| part.number(value));
-    key_op(&operation.call, outcome, |_| number.unwrap_or_default())
-}
-
-fn value_of<'h>(call: &'h Call, outcome: Option<&'h Outcome>) -> Option<&'h [u8]> {
-    match (call, outcome) {
-        (Call::Insert { value, .. } | Call::Update { value, .. } | Call::Upsert { value, .. }, _) => Some(value),
-        (Call::Get { .. }, Some(Outcome::Value(seen))) => seen.as_deref(),
-        _ => None,
-    }
+    key_op(&operation.call, outcome, |value| part.number(value))
 }
 
 /// Adds the reads into which scans are split (invariants 2 and 3).

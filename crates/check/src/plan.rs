@@ -48,6 +48,10 @@ pub(crate) struct Plan<O> {
     pub(crate) producers: Vec<u32>,
     /// By token: the number of completed operations that observe it.
     pub(crate) observers: Vec<u32>,
+    /// By token: the number of operations that distinguish it.
+    pub(crate) watchers: Vec<u32>,
+    /// By token: the number of operations that distinguish it and do not observe it.
+    pub(crate) excluders: Vec<u32>,
     /// Number of kinds.
     pub(crate) kind_count: usize,
 }
@@ -73,6 +77,8 @@ impl<O: Clone + Eq + std::hash::Hash> Plan<O> {
             classes: classes(model, entries, &positions),
             producers: Vec::new(),
             observers: Vec::new(),
+            watchers: Vec::new(),
+            excluders: Vec::new(),
             kind_count: 0,
         };
         for &(_, entry) in &by_response {
@@ -111,19 +117,30 @@ impl<O: Clone + Eq + std::hash::Hash> Plan<O> {
     }
 
     fn count_tokens<M: Model<Op = O>>(&mut self, model: &M) {
-        let Self { ops, classes, producers, observers, .. } = self;
+        let Self { ops, classes, producers, observers, watchers, excluders, .. } = self;
         for op in ops.iter() {
             count(producers, model.produces(op), 1);
             count(observers, model.observes(op), 1);
+            count(watchers, model.distinguishes(op), 1);
+            count(excluders, excluded(model, op), 1);
         }
         for class in classes {
-            count(producers, model.produces(&class.op), class.members.len() as u32);
+            let members = class.members.len() as u32;
+            count(producers, model.produces(&class.op), members);
+            count(watchers, model.distinguishes(&class.op), members);
+            count(excluders, excluded(model, &class.op), members);
         }
-        // Both tables are indexed by every token that either of them contains.
-        let length = producers.len().max(observers.len());
-        producers.resize(length, 0);
-        observers.resize(length, 0);
+        // All tables are indexed by every token that one of them contains.
+        let length = producers.len().max(watchers.len());
+        for table in [producers, observers, watchers, excluders] {
+            table.resize(length, 0);
+        }
     }
+}
+
+/// The token that an operation distinguishes and does not observe.
+pub(crate) fn excluded<M: Model>(model: &M, op: &M::Op) -> Option<Token> {
+    model.distinguishes(op).filter(|token| model.observes(op) != Some(*token))
 }
 
 fn count(counts: &mut Vec<u32>, token: Option<Token>, by: u32) {

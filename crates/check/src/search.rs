@@ -33,13 +33,16 @@
 //!   there; and every operation that must follow the second must also follow the first. Equal pending operations differ
 //!   only in their invocation, so they are used in order of invocation. The rules never use a pending operation that
 //!   changes nothing.
-//! * **R4.** The search keeps a state's token (its value) while a completed operation not yet linearized observes it
-//!   and no operation is left that can produce it again.
-//! * **R5.** A token is *unobserved* if no completed operation left observes it. States that differ only in unobserved
-//!   tokens have the same future, and R2 does not distinguish them. An *update* replaces the token and nothing else.
-//!   Let the state's token be unobserved, and let an update and every remaining operation that observes its token be
-//!   allowed next. Take any linearization of the rest and move these operations to its front, the update first. At the
-//!   places that they leave, the state differs only in the token, and the observers of that token have moved too. At
+//! * **R4.** The search keeps a state's token (its value) while another completed operation not yet linearized observes
+//!   it and no operation is left that can produce it again.
+//! * **R5.** A token is *unobserved* if no operation left distinguishes it: none requires it, and none excludes it. (An
+//!   operation of unknown outcome counts.) States that differ only in unobserved tokens have the same future, and R2
+//!   does not distinguish them. An *update* replaces the token and nothing else. Let the state's token be unobserved,
+//!   and let an update and every remaining operation that distinguishes its token be allowed next, where the latter are
+//!   reads that observe it. Take any linearization of the rest and move these operations to its front, the update first.
+//!   At the places that they leave, the state differs only in the token: it carries the one that the update has replaced
+//!   there, which is the state's or that of a write that may come before the update. Nothing excludes that one, by the
+//!   rule's last condition; what observes it is not there; and the observers of the update's token have moved too. At
 //!   the front, one unobserved token replaces another. Without this rule, `k` overlapping updates make 2^k
 //!   configurations.
 
@@ -50,7 +53,7 @@ use std::time::Instant;
 use smallvec::{SmallVec, smallvec};
 
 use crate::model::{Entry, Model, Tightened};
-use crate::plan::Plan;
+use crate::plan::{Plan, excluded};
 
 /// The limits of a search.
 #[derive(Clone, Copy, Debug)]
@@ -147,6 +150,8 @@ struct Search<'m, M: Model> {
     active: Vec<u32>,
     observers: Vec<u32>,
     producers: Vec<u32>,
+    watchers: Vec<u32>,
+    excluders: Vec<u32>,
     /// The linearized operations, in order.
     trail: Vec<Choice>,
     frames: Vec<Frame<M::State>>,
@@ -171,6 +176,8 @@ impl<'m, M: Model> Search<'m, M> {
             active: vec![NONE; plan.slot_count],
             observers: plan.observers.clone(),
             producers: plan.producers.clone(),
+            watchers: plan.watchers.clone(),
+            excluders: plan.excluders.clone(),
             trail: Vec::new(),
             frames: Vec::new(),
             choices: Vec::new(),
@@ -261,16 +268,39 @@ impl<'m, M: Model> Search<'m, M> {
             let Some(token) = self.model.produces(op) else {
                 return false;
             };
-            let left = self.observers.get(token as usize).copied().unwrap_or(0) as usize;
-            let observes = |&number: &u32| self.model.observes(&self.plan.ops[number as usize]) == Some(token);
-            left == 0 || left == (0..self.active.len()).filter_map(open).filter(observes).count()
+            let left = self.watchers.get(token as usize).copied().unwrap_or(0) as usize;
+            let reads_it = |&number: &u32| {
+                let number = number as usize;
+                self.plan.reads[number] && self.model.observes(&self.plan.ops[number]) == Some(token)
+            };
+            (left == 0 || left == (0..self.active.len()).filter_map(open).filter(reads_it).count())
+                && !self.may_replace_excluded(number)
         })
     }
 
-    /// Returns whether the state has a token that no completed operation left observes.
+    /// Returns whether an operation left excludes a token that an update may replace, apart from the state's.
+    fn may_replace_excluded(&self, update: u32) -> bool {
+        if self.excluders.iter().all(|&left| left == 0) {
+            return false;
+        }
+        let is_excluded = |op: &M::Op| {
+            let token = self.model.produces(op);
+            token.is_some_and(|token| self.excluders.get(token as usize).is_some_and(|&left| left > 0))
+        };
+        let active = (0..self.active.len()).filter(|&slot| !self.bit(slot)).map(|slot| self.active[slot]);
+        // What is invoked later, but before the update responds.
+        let later = self.arrived_at(self.frontier as usize)..self.plan.arrived[update as usize];
+        let later = later.map(|arrival| self.plan.arrivals[arrival as usize]);
+        let mut completed = active.chain(later).filter(|&number| number != NONE && number != update);
+        let mut pending = self.plan.classes.iter().zip(&self.used);
+        completed.any(|number| is_excluded(&self.plan.ops[number as usize]))
+            || pending.any(|(class, &used)| class.members.len() > used as usize && is_excluded(&class.op))
+    }
+
+    /// Returns whether the state has a token that no operation left distinguishes.
     fn token_is_unobserved(&self) -> bool {
         let token = self.model.token(&self.state);
-        token.is_some_and(|token| self.observers.get(token as usize).is_none_or(|&left| left == 0))
+        token.is_some_and(|token| self.watchers.get(token as usize).is_none_or(|&left| left == 0))
     }
 
     /// Applies rule R1 and moves the frontier.
@@ -335,8 +365,9 @@ impl<'m, M: Model> Search<'m, M> {
                 continue;
             }
             self.kind_visited[kind] = self.steps;
-            let next = self.model.step(&self.state, &self.plan.ops[number as usize]);
-            if next.is_some_and(|next| self.may_become(&next)) {
+            let op = &self.plan.ops[number as usize];
+            let next = self.model.step(&self.state, op);
+            if next.is_some_and(|next| self.may_become(&next, self.model.observes(op))) {
                 self.choices.push(Choice::Completed(number));
             }
         }
@@ -348,7 +379,7 @@ impl<'m, M: Model> Search<'m, M> {
                 continue;
             }
             let next = self.model.step(&self.state, &pending.op);
-            if next.is_some_and(|next| next != self.state && self.may_become(&next)) {
+            if next.is_some_and(|next| next != self.state && self.may_become(&next, None)) {
                 self.choices.push(Choice::Pending(class as u32));
             }
         }
@@ -363,8 +394,9 @@ impl<'m, M: Model> Search<'m, M> {
     }
 
     /// Applies rule R4. The operation that leads to `next` does not produce the old token, because otherwise `next`
-    /// would carry it, so it need not be subtracted from the producers.
-    fn may_become(&self, next: &M::State) -> bool {
+    /// would carry it, so it need not be subtracted from the producers. If it is a completed one, it is counted among the
+    /// observers of the token that it has `observed`.
+    fn may_become(&self, next: &M::State, observed: Option<u32>) -> bool {
         // A partial linearization continues as far as possible, even where no full linearization follows.
         if self.longest.is_some() {
             return true;
@@ -372,8 +404,9 @@ impl<'m, M: Model> Search<'m, M> {
         let Some(token) = self.model.token(&self.state) else {
             return true;
         };
-        let none_left = |counts: &[u32]| counts.get(token as usize).is_none_or(|&count| count == 0);
-        self.model.token(next) == Some(token) || none_left(&self.observers) || !none_left(&self.producers)
+        let left = |counts: &[u32]| counts.get(token as usize).copied().unwrap_or(0);
+        let others = left(&self.observers).saturating_sub(u32::from(observed == Some(token)));
+        self.model.token(next) == Some(token) || others == 0 || left(&self.producers) > 0
     }
 
     /// Makes the top frame's configuration the current one.
@@ -436,7 +469,9 @@ impl<'m, M: Model> Search<'m, M> {
             }
         };
         add(&mut self.producers, self.model.produces(op));
-        // Pending operations count as producers only: they need not be linearized.
+        add(&mut self.watchers, self.model.distinguishes(op));
+        add(&mut self.excluders, excluded(self.model, op));
+        // Pending operations require nothing: they need not be linearized.
         if let Choice::Completed(_) = choice {
             add(&mut self.observers, self.model.observes(op));
         }

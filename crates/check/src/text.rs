@@ -40,12 +40,12 @@ pub(crate) fn bytes(bytes: &[u8]) -> String {
 /// Formats a call, with or without its key.
 pub(crate) fn call(call: &Call, with_key: bool) -> String {
     let key = call.key().filter(|_| with_key).map(bytes);
-    let value = match call {
-        Call::Insert { value, .. } | Call::Update { value, .. } | Call::Upsert { value, .. } => Some(bytes(value)),
-        _ => None,
-    };
+    let value = call.value().map(|value| match call.expected() {
+        Some(_) => format!("by {}", bytes(value)),
+        None => bytes(value),
+    });
     let mut text = call.name().to_owned();
-    for part in [key, value].into_iter().flatten() {
+    for part in [key, call.expected().map(bytes), value].into_iter().flatten() {
         text.push(' ');
         text.push_str(&part);
     }
@@ -176,11 +176,9 @@ impl View<'_> {
                 Effect::Keep => {}
                 Effect::Clear => holds = "nothing".to_owned(),
                 Effect::Set(_) => {
-                    holds = match &self.source(index).call {
-                        Call::Insert { value, .. } | Call::Update { value, .. } | Call::Upsert { value, .. } => {
-                            bytes(value)
-                        }
-                        _ => continue,
+                    holds = match self.source(index).call.value() {
+                        Some(value) => bytes(value),
+                        None => continue,
                     }
                 }
             }

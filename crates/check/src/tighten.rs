@@ -12,6 +12,9 @@
 //!
 //! * The writer comes before each reader: it responds no later than the first of them, and they are invoked no earlier
 //!   than it. A pending writer whose value was read has taken effect, so it gets a response.
+//! * An operation that found the value and replaced or removed it comes after all others of the cluster: it is invoked no
+//!   earlier than the last of them, and they respond no later than it. It belongs to two clusters if it has replaced the
+//!   value by another one that was read, and takes effect between the two stretches; each gives it bounds.
 //! * Let `w` be held at least from `first` to `last` (a forward cluster). A unit that cannot share a moment with `w`
 //!   (the cluster of another value, or an operation that contradicts `w`) comes entirely before or entirely after the
 //!   stretch. If one of its operations is invoked after `first`, it is after: none of its operations takes effect
@@ -66,29 +69,35 @@ fn round(entries: &mut [Entry<KeyOp>]) -> bool {
     stretches.sort_unstable_by_key(|stretch| stretch.first);
     let mut changed = false;
     for index in 0..entries.len() {
-        let value = cluster_value(&entries[index].op, &clusters);
         // A pending read returned nothing; it must not get a response.
         if entries[index].responded.is_none() && entries[index].op.effect == Effect::Keep {
             continue;
         }
         let own = Unit { last_invoked: entries[index].invoked, first_responded: entries[index].responded };
-        let interval = value.and_then(|value| clusters.interval(value));
-        let unit = interval.map_or(own, |(first, last)| Unit { last_invoked: last, first_responded: Some(first) });
         let (mut invoked, mut responded) = (own.last_invoked, own.first_responded);
-        if let Some(value) = value
-            && let Some(writer) = clusters.writer(value)
-        {
-            if writer == index {
-                responded = earlier(responded, unit.first_responded);
-            } else {
-                invoked = invoked.max(entries[writer].invoked);
+        for value in memberships(&entries[index], &clusters) {
+            let interval = value.and_then(|value| clusters.interval(value));
+            let unit = interval.map_or(own, |(first, last)| Unit { last_invoked: last, first_responded: Some(first) });
+            if let Some(value) = value
+                && let Some(writer) = clusters.writer(value)
+            {
+                if writer == index {
+                    responded = earlier(responded, unit.first_responded);
+                } else {
+                    invoked = invoked.max(entries[writer].invoked);
+                }
             }
-        }
-        if let Some(bound) = after(&stretches, unit, value, &entries[index].op) {
-            invoked = invoked.max(bound);
-        }
-        if let Some(bound) = before(&stretches, unit, value, &entries[index].op) {
-            responded = earlier(responded, Some(bound));
+            match value.and_then(|value| clusters.ender(value)) {
+                Some(ender) if ender == index => invoked = invoked.max(unit.last_invoked),
+                Some(ender) => responded = earlier(responded, entries[ender].responded),
+                None => {}
+            }
+            if let Some(bound) = after(&stretches, unit, value, &entries[index].op) {
+                invoked = invoked.max(bound);
+            }
+            if let Some(bound) = before(&stretches, unit, value, &entries[index].op) {
+                responded = earlier(responded, Some(bound));
+            }
         }
         let entry = &mut entries[index];
         changed |= (entry.invoked, entry.responded) != (invoked, responded);
@@ -104,13 +113,19 @@ fn earlier(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     }
 }
 
-/// The value of the cluster that an operation belongs to.
-fn cluster_value(op: &KeyOp, clusters: &zones::Clusters) -> Option<ValueId> {
-    let value = match (op.guard, op.effect) {
-        (_, Effect::Set(value)) | (Guard::Holds(value), Effect::Keep) => value,
-        _ => return None,
+/// The values of the clusters that an operation belongs to: one or two; `None` stands for the operation alone.
+fn memberships(entry: &Entry<KeyOp>, clusters: &zones::Clusters) -> impl Iterator<Item = Option<ValueId>> {
+    let known = |value: &ValueId| *value != UNREAD && clusters.interval(*value).is_some();
+    let written = match entry.op.effect {
+        Effect::Set(value) => Some(value).filter(known),
+        Effect::Keep | Effect::Clear => None,
     };
-    (value != UNREAD && clusters.interval(value).is_some()).then_some(value)
+    let found = match (entry.op.guard, entry.responded) {
+        (Guard::Holds(value), Some(_)) => Some(value).filter(known),
+        _ => None,
+    };
+    let alone = written.is_none() && found.is_none();
+    [written, found].into_iter().flatten().map(Some).chain(alone.then_some(None))
 }
 
 /// Returns the end of the last stretch that the unit must follow. Stretches are disjoint, so of those that begin before

@@ -6,8 +6,10 @@
 //! 2. the named entries contradict each other already, provided that no other entry writes their values.
 //!
 //! Let an operation read `v`, and let `w` be the only operation that can write it. After `v` is overwritten or removed
-//! it never returns, so in every linearization the key holds `v` for one contiguous period. Call `w` and the reads of
-//! `v` the *cluster* of `v`. Let `first` be the earliest response in the cluster and `last` its latest invocation. Some
+//! it never returns, so in every linearization the key holds `v` for one contiguous period. Call `w` and the operations
+//! that found `v` the *cluster* of `v`: reads, and operations that replaced or removed exactly `v`. One of the latter
+//! takes effect at the end of the period, and so there is one at most. It may write another value, and belongs to the
+//! cluster of that one as well. Let `first` be the earliest response in the cluster and `last` its latest invocation. Some
 //! operation of the cluster takes effect before `first` and some after `last`. So
 //!
 //! * if `first < last`, the key holds `v` at every moment from `first` to `last` (a *forward* cluster);
@@ -29,6 +31,8 @@ struct Cluster {
     writers: u32,
     writer: Option<usize>,
     reader: Option<usize>,
+    /// An operation that found the value and ended it, and another one.
+    enders: [Option<usize>; 2],
     first: Option<(u32, usize)>,
     last: Option<(u32, usize)>,
 }
@@ -46,8 +50,16 @@ impl Cluster {
 
 /// The clusters of values that exactly one operation writes and at least one reads, in stamps.
 pub(crate) struct Clusters {
-    /// By value: first response, last invocation, writer.
-    known: Vec<Option<(u64, u64, usize)>>,
+    /// By value.
+    known: Vec<Option<Known>>,
+}
+
+#[derive(Clone, Copy)]
+struct Known {
+    first: u64,
+    last: u64,
+    writer: usize,
+    ender: Option<usize>,
 }
 
 impl Clusters {
@@ -56,29 +68,35 @@ impl Clusters {
         let known = clusters.iter().enumerate().map(|(value, cluster)| {
             cluster.reader.filter(|_| value != UNREAD as usize && cluster.writers == 1)?;
             let first = entries[cluster.first?.1].responded?;
-            Some((first, entries[cluster.last?.1].invoked, cluster.writer?))
+            let (last, writer, [ender, _]) = (entries[cluster.last?.1].invoked, cluster.writer?, cluster.enders);
+            Some(Known { first, last, writer, ender })
         });
         Self { known: known.collect() }
     }
 
-    fn get(&self, value: ValueId) -> Option<(u64, u64, usize)> {
+    fn get(&self, value: ValueId) -> Option<Known> {
         self.known.get(value as usize).copied().flatten()
     }
 
     /// First response and last invocation of a value's cluster.
     pub(crate) fn interval(&self, value: ValueId) -> Option<(u64, u64)> {
-        self.get(value).map(|(first, last, _)| (first, last))
+        self.get(value).map(|known| (known.first, known.last))
     }
 
     /// The entry that writes the value.
     pub(crate) fn writer(&self, value: ValueId) -> Option<usize> {
-        self.get(value).map(|(_, _, writer)| writer)
+        self.get(value).map(|known| known.writer)
+    }
+
+    /// The entry that found the value and replaced or removed it: the last one of its cluster.
+    pub(crate) fn ender(&self, value: ValueId) -> Option<usize> {
+        self.get(value)?.ender
     }
 
     /// All clusters, with their intervals.
     pub(crate) fn intervals(&self) -> impl Iterator<Item = (ValueId, u64, u64)> {
         let numbered = self.known.iter().enumerate();
-        numbered.filter_map(|(value, known)| known.map(|(first, last, _)| (value as ValueId, first, last)))
+        numbered.filter_map(|(value, known)| known.map(|known| (value as ValueId, known.first, known.last)))
     }
 }
 
@@ -95,6 +113,9 @@ pub(crate) fn refute(entries: &[Entry<KeyOp>]) -> Option<Vec<usize>> {
     let positions = Positions::of(entries);
     let clusters = clusters(entries, &positions);
     if let Some(core) = unwritten_or_too_early(&clusters, &positions) {
+        return Some(core);
+    }
+    if let Some(core) = ended_twice(&clusters) {
         return Some(core);
     }
     let (mut forward, backward) = split(&clusters);
@@ -124,27 +145,43 @@ pub(crate) fn refute(entries: &[Entry<KeyOp>]) -> Option<Vec<usize>> {
 fn clusters(entries: &[Entry<KeyOp>], positions: &Positions) -> Vec<Cluster> {
     let mut clusters: Vec<Cluster> = Vec::new();
     for (index, entry) in entries.iter().enumerate() {
-        let value = match (entry.op.guard, entry.op.effect) {
-            (_, Effect::Set(value)) => value,
-            (Guard::Holds(value), _) if entry.responded.is_some() => value,
-            _ => continue,
-        };
-        if clusters.len() <= value as usize {
-            clusters.resize(value as usize + 1, Cluster::default());
-        }
-        let cluster = &mut clusters[value as usize];
-        if matches!(entry.op.effect, Effect::Set(_)) {
+        if let Effect::Set(value) = entry.op.effect {
+            let cluster = cluster_of(&mut clusters, value);
             cluster.writers += 1;
             cluster.writer = Some(index);
-        } else {
+            cluster.add(index, positions);
+        }
+        // A pending one has found nothing yet.
+        if let (Guard::Holds(value), Some(_)) = (entry.op.guard, entry.responded) {
+            let cluster = cluster_of(&mut clusters, value);
             let earlier = cluster.reader.is_some_and(|reader| positions.responded(reader) < positions.responded(index));
             if !earlier {
                 cluster.reader = Some(index);
             }
+            if entry.op.effect != Effect::Keep {
+                cluster.enders = [Some(index), cluster.enders[0]];
+            }
+            cluster.add(index, positions);
         }
-        cluster.add(index, positions);
     }
     clusters
+}
+
+fn cluster_of(clusters: &mut Vec<Cluster>, value: ValueId) -> &mut Cluster {
+    let value = value as usize;
+    if clusters.len() <= value {
+        clusters.resize(value + 1, Cluster::default());
+    }
+    &mut clusters[value]
+}
+
+/// Finds two operations that both found a value and ended it, although it was written once: a lost update.
+fn ended_twice(clusters: &[Cluster]) -> Option<Vec<usize>> {
+    let mut known = clusters.iter().enumerate().filter(|(value, _)| *value != UNREAD as usize);
+    known.find_map(|(_, cluster)| match (cluster.writer, cluster.enders) {
+        (Some(writer), [Some(one), Some(other)]) if cluster.writers == 1 => Some(sorted([writer, one, other].iter())),
+        _ => None,
+    })
 }
 
 /// Finds a read of a value that no operation writes, or whose writer is invoked only after the read has responded.
@@ -191,6 +228,7 @@ fn contradicts(op: &KeyOp, value: ValueId) -> bool {
     let other_guard = match op.guard {
         Guard::Absent => true,
         Guard::Holds(held) => held != value,
+        Guard::Other(held) => held == value,
         Guard::Any | Guard::Present => false,
     };
     let other_effect = match op.effect {
@@ -201,7 +239,7 @@ fn contradicts(op: &KeyOp, value: ValueId) -> bool {
     other_guard || other_effect
 }
 
-/// Returns whether `op` contradicts every value except the one that it reads or writes itself.
+/// Returns whether `op` contradicts every value except those that it reads or writes itself.
 pub(crate) fn contradicts_others(op: &KeyOp) -> bool {
     op.effect != Effect::Keep || matches!(op.guard, Guard::Absent | Guard::Holds(_))
 }

@@ -2,7 +2,7 @@
 
 use crate::session::Session;
 use crate::walk::{Iter, Range, Walk};
-use crate::{Error, Handle, Insert, Remove, Update, Upsert};
+use crate::{Error, Handle, Insert, Remove, RemoveIf, Replace, Update, Upsert};
 use farindex_index::audit::Damage;
 use farindex_index::dex::PartitionInfo;
 use farindex_index::{AnyIndex, Entry, IndexAudit, KeyBounds, Limits, OrderedIndex, PointIndex, Value};
@@ -65,6 +65,40 @@ impl Index {
     /// Removes a key.
     pub fn remove(&self, key: impl AsRef<[u8]>) -> Result<Remove, Error> {
         Ok(self.session.block_on(self.index.remove(key.as_ref()))?)
+    }
+    /// Changes the value of a key from exactly `expected` to `value`: a compare-and-swap, with which clients that read,
+    /// compute and write lose no update of each other.
+    ///
+    /// ```
+    /// use farindex::{Pool, Replace};
+    ///
+    /// let pool = Pool::in_memory(64 << 20)?;
+    /// let index = pool.session()?.index("counters").create()?;
+    /// index.insert("visits", "41")?;
+    /// // However many clients do this at the same time, each adds one.
+    /// let count = loop {
+    ///     let seen = index.get("visits")?.expect("nobody removes it");
+    ///     let count = std::str::from_utf8(&seen).expect("digits").parse::<u64>().expect("digits") + 1;
+    ///     if index.replace("visits", &seen, count.to_string())? == Replace::Replaced {
+    ///         break count;
+    ///     }
+    /// };
+    /// assert_eq!(count, 42);
+    /// # Ok::<(), farindex::Error>(())
+    /// ```
+    ///
+    /// After an error the value may have been replaced or not; the error says more.
+    pub fn replace(
+        &self,
+        key: impl AsRef<[u8]>,
+        expected: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<Replace, Error> {
+        Ok(self.session.block_on(self.index.replace(key.as_ref(), expected.as_ref(), value.as_ref()))?)
+    }
+    /// Removes a key if it has exactly the value `expected`: what another client has written since stays.
+    pub fn remove_if(&self, key: impl AsRef<[u8]>, expected: impl AsRef<[u8]>) -> Result<RemoveIf, Error> {
+        Ok(self.session.block_on(self.index.remove_if(key.as_ref(), expected.as_ref()))?)
     }
 
     /// Returns at most `limit` entries within `bounds`, in ascending order of their keys. Only an

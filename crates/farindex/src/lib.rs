@@ -67,8 +67,8 @@ pub use farindex_index::audit::Damage;
 pub use farindex_index::dex::PartitionInfo;
 pub use farindex_index::{
     AnyIndex, Coalescer, Entry, IndexAudit, IndexConfig, IndexError, Insert, KINDS, KeyBounds, Kind, Limits,
-    OrderedIndex, PointIndex, PoolIndex, Remove, Statistics, Update, Upsert, Value, chime, cuckoo, dex, linear, race,
-    sephash, shard, sherman,
+    OrderedIndex, PointIndex, PoolIndex, Remove, RemoveIf, Replace, Statistics, Update, Upsert, Value, chime, cuckoo,
+    dex, linear, race, sephash, shard, sherman,
 };
 pub use farindex_pool::audit::AuditReport;
 pub use farindex_pool::layout::Superblock;

@@ -168,6 +168,10 @@ impl Block {
     pub(crate) fn len(&self) -> u64 {
         self.header.block_len() as u64
     }
+    pub(crate) fn value(&self) -> &[u8] {
+        let start = HEADER_LEN + self.header.key_len;
+        self.buf.bytes().get(start..start + self.header.value_len).unwrap_or_default()
+    }
     #[inline]
     pub(crate) fn into_value(self) -> Value {
         let start = HEADER_LEN + self.header.key_len;

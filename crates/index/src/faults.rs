@@ -56,6 +56,8 @@ pub enum Fault {
     HashIsKey,
     /// SepHash: a walk visits only segments that the directory named when the walk began.
     WalkOnce,
+    /// An operation that expects a value compares before its first CAS, and not again when that CAS has failed.
+    ComparedOnce,
 }
 
 farindex_pool::fault_switch!();

@@ -64,7 +64,9 @@ pub use hash::sephash::{self, SepHash};
 pub use hash::shard::{self, Shard};
 pub use kind::{PoolIndex, Statistics};
 pub use registry::{AnyIndex, IndexConfig, KINDS, Kind, Lifecycle, kind_name};
-pub use traits::{Entry, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert};
+pub use traits::{
+    Entry, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, RemoveIf, Replace, Update, Upsert,
+};
 pub use tree::chime::{self, Chime};
 pub use tree::dex::{self, Dex};
 pub use tree::sherman::{self, Sherman};

@@ -5,7 +5,9 @@
 use crate::audit::{Damage, OnDamage};
 use crate::coalesce::{Coalesced, Coalescer};
 use crate::kind::{self, PoolIndex, Statistics};
-use crate::traits::{Entry, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert};
+use crate::traits::{
+    Entry, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, RemoveIf, Replace, Update, Upsert,
+};
 use crate::tree::dex::PartitionInfo;
 use crate::visit::Entries;
 use crate::{IndexAudit, IndexError, Value, table_per_node};
@@ -417,6 +419,8 @@ pub fn every_operation<'a>(session: &'a Rc<Session>, key: &'a [u8]) -> Cold<'a, 
         index.upsert(key, key).await?;
         index.upsert_with_outcome(key, key).await?;
         index.remove(key).await?;
+        index.replace(key, key, key).await?;
+        index.remove_if(key, key).await?;
         index.scan((Bound::Unbounded, Bound::Unbounded), 0).await?;
         index.own((Bound::Unbounded, Bound::Unbounded)).await?;
         index.give_up((Bound::Unbounded, Bound::Unbounded)).await?;
@@ -460,6 +464,12 @@ impl PointIndex for AnyIndex {
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         apart(async { dispatch!(self, index => index.remove(key).await) }).await
+    }
+    async fn replace(&self, key: &[u8], expected: &[u8], value: &[u8]) -> Result<Replace, IndexError> {
+        apart(async { dispatch!(self, index => index.replace(key, expected, value).await) }).await
+    }
+    async fn remove_if(&self, key: &[u8], expected: &[u8]) -> Result<RemoveIf, IndexError> {
+        apart(async { dispatch!(self, index => index.remove_if(key, expected).await) }).await
     }
     fn cache_bytes(&self) -> u64 {
         dispatch!(self, index => index.cache_bytes())

@@ -50,6 +50,28 @@ pub enum Remove {
     Absent,
 }
 
+/// Outcome of a replacement: a compare-and-swap of a key's value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replace {
+    /// The key had the expected value and has the new one.
+    Replaced,
+    /// The key has another value than the expected one; nothing changed.
+    Differs,
+    /// The key was absent and still is.
+    Absent,
+}
+
+/// Outcome of a removal that expects a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RemoveIf {
+    /// The key had the expected value and is absent now.
+    Removed,
+    /// The key has another value than the expected one; nothing changed.
+    Differs,
+    /// The key was absent.
+    Absent,
+}
+
 /// The longest key and value that an index takes, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -95,6 +117,12 @@ pub trait PointIndex {
     fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<Upsert, IndexError>>;
     /// Removes a key.
     fn remove(&self, key: &[u8]) -> impl Future<Output = Result<Remove, IndexError>>;
+    /// Changes the value of a key from exactly `expected` to `value`: a compare-and-swap. It takes effect at a moment at which
+    /// the key has the value `expected`, so of several clients that replace the same value one succeeds, unless a client
+    /// restores that value. `expected` may be longer than the index takes: then no value equals it.
+    fn replace(&self, key: &[u8], expected: &[u8], value: &[u8]) -> impl Future<Output = Result<Replace, IndexError>>;
+    /// Removes a key if it has exactly the value `expected`.
+    fn remove_if(&self, key: &[u8], expected: &[u8]) -> impl Future<Output = Result<RemoveIf, IndexError>>;
     /// Returns the bytes of local memory that this handle, and what it shares with the other handles of its compute
     /// node, use as a cache.
     fn cache_bytes(&self) -> u64;

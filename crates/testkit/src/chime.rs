@@ -92,6 +92,7 @@ mod faults {
     use crate::Setup;
     use crate::fault_detection::{FaultCase, crash_within_a_batch, verdict};
     use crate::shard::insert_remove_churn;
+    use crate::swarm::Feature;
     use farindex_index::chime::leaf::faults as leaf;
     use farindex_index::tree::faults as tree;
     use farindex_sim::ODDS;
@@ -227,6 +228,13 @@ mod faults {
                 Setup { coroutines: (3, 6), ..Setup::default() },
                 ChimeUnderTest::handing_over(),
                 Planted::Tree(tree::Fault::HandOverOld),
+            ),
+            case(
+                "CHIME: a replacement does not compare the value under the leaf's lock",
+                "Fault::Uncompared",
+                Setup::default().with(Feature::Guarded),
+                drawn(),
+                Planted::Tree(tree::Fault::Uncompared),
             ),
         ]
     }

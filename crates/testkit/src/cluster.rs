@@ -13,6 +13,7 @@ use farindex_pool::audit::{Audit, AuditReport};
 use farindex_pool::{Client, Pool, PoolOptions, Session, catalog};
 use farindex_sim::{Config, CrashOutcome, ODDS, Outcome as Ended, Sim, SimRng, Swarm};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +46,17 @@ async fn prepare(
     let index = Rc::new(AnyIndex::create(&session, NAME, &index_config).await?);
     let keys = shared.workload.preload(&mut rng);
     let log = shared.recorder.client(0);
-    let mut worker = Worker { shared, index, endpoint: endpoint.clone(), log, rng, name: 0, written: 0, session: None };
+    let mut worker = Worker {
+        shared,
+        index,
+        endpoint: endpoint.clone(),
+        log,
+        rng,
+        name: 0,
+        written: 0,
+        session: None,
+        last: BTreeMap::new(),
+    };
     let mut removed = Vec::new();
     for key in keys {
         worker.run(Op::Insert, &key).await;
@@ -125,6 +136,7 @@ impl Node {
                 name,
                 written: 0,
                 session: Some(session),
+                last: BTreeMap::new(),
             };
             let operations = self.rng.within(self.setup.operations.0, self.setup.operations.1);
             working.set(working.get() + 1);
@@ -203,6 +215,7 @@ fn last_worker(shared: &Rc<Shared>, index: &Rc<AnyIndex>, endpoint: &Endpoint) -
         name: LAST,
         written: 0,
         session: None,
+        last: BTreeMap::new(),
     }
 }
 
@@ -327,6 +340,8 @@ fn try_seed(
         many: setup.many,
         ordered: KINDS.iter().any(|kind| kind.name == index_config.kind() && kind.ordered),
         walking: setup.walking,
+        guarded: setup.guarded,
+        replaced: Cell::new(0),
         walks: Cell::new(0),
         blocked: Cell::new(0),
         believers: Cell::new(0),
@@ -353,6 +368,7 @@ fn try_seed(
     report.marks.insert("clients: crashed".to_owned(), stats.crashes);
     report.marks.insert("operations: gets of many keys".to_owned(), shared.batched.get());
     report.marks.insert("operations: scans".to_owned(), shared.scans.get());
+    report.marks.insert("operations: expected values that were there".to_owned(), shared.replaced.get());
     report.marks.insert("operations: ended by eviction".to_owned(), shared.evicted.get());
     report.marks.insert("operations: walks".to_owned(), shared.walks.get());
     report.marks.insert("operations: walks that a crashed client's lock has blocked".to_owned(), shared.blocked.get());

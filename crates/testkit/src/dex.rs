@@ -157,6 +157,7 @@ mod faults {
     use super::DexUnderTest;
     use crate::Setup;
     use crate::fault_detection::{FaultCase, verdict};
+    use crate::swarm::Feature;
     use farindex_index::tree::faults::{Fault, plant};
     use farindex_sim::ODDS;
 
@@ -301,6 +302,12 @@ mod faults {
                 Fault::OverHeldLock,
             )
             .seen_at(43),
+            case(
+                "DEX: a replacement does not compare the value with the leaf's turn",
+                "Fault::Uncompared",
+                contended().with(Feature::Guarded),
+                Fault::Uncompared,
+            ),
             offloaded(
                 "DEX: a memory node changes a leaf for an operation that does not have its turn",
                 "Fault::CallWithoutTurn",

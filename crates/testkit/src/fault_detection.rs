@@ -210,6 +210,13 @@ fn in_kind(
 pub fn aimed_cases() -> Vec<FaultCase> {
     let plant_in_index = |fault: Fault| move |on: bool| plant(if on { std::slice::from_ref(&fault) } else { &[] });
     let plant_in_pool = |fault: pool::Fault| move |on| pool::plant(if on { std::slice::from_ref(&fault) } else { &[] });
+    let compared_once = |kind| {
+        let name = "a replacement does not compare again when its CAS has failed";
+        // Few keys, which all clients change.
+        let few = Setup { hot_keys: (1, 2), clients: (3, 4), coroutines: (2, 3), ..Setup::default() };
+        let plant_it = plant_in_index(Fault::ComparedOnce);
+        in_kind(name, "Fault::ComparedOnce", few.with(Feature::Guarded), kind, plant_it)
+    };
     let twins = || Setup::default().with(Feature::Twins);
     let hash_is_key = |kind| {
         let name = "the block of another key with the same hash is taken for that of the key";
@@ -219,6 +226,11 @@ pub fn aimed_cases() -> Vec<FaultCase> {
         hash_is_key("shard"),
         hash_is_key("race"),
         hash_is_key("sephash"),
+        compared_once("shard"),
+        compared_once("race"),
+        compared_once("sephash"),
+        compared_once("linear"),
+        compared_once("cuckoo"),
         in_kind(
             "SepHash: a walk visits only the segments that the directory named when it began",
             "Fault::WalkOnce",

@@ -64,6 +64,8 @@ pub struct Setup {
     pub joining: bool,
     /// Odds that a get is a walk over the whole index instead.
     pub walking: u32,
+    /// Odds that a change expects a value.
+    pub guarded: u32,
     /// Each seed draws [features](crate::swarm::Feature) in addition.
     pub swarm: bool,
     /// Steps after which a run counts as a livelock.
@@ -125,6 +127,7 @@ impl Default for Setup {
             smallest: false,
             joining: false,
             walking: 0,
+            guarded: 0,
             swarm: false,
             max_steps: 3_000_000,
             max_time: Duration::from_secs(600),

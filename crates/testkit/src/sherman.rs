@@ -86,6 +86,7 @@ mod faults {
     use super::scenarios::Scenario;
     use crate::Setup;
     use crate::fault_detection::{FaultCase, crash_within_a_batch, verdict, violation};
+    use crate::swarm::Feature;
     use farindex_index::sherman::Variant;
     use farindex_index::tree::faults::{Fault, plant};
 
@@ -166,6 +167,12 @@ mod faults {
                     plant(&[]);
                     found
                 },
+            ),
+            case(
+                "Sherman: a replacement does not compare the value under the leaf's lock",
+                "Fault::Uncompared",
+                Setup::default().with(Feature::Guarded),
+                Fault::Uncompared,
             ),
             scenario("Sherman: versions of an entry: a key is not found that is there", Scenario::ChangedValue),
             scenario("Sherman: versions of an entry: a key has the value of another one", Scenario::SharedSlot),

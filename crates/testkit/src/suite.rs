@@ -8,8 +8,8 @@ use crate::world::{Ctx, Member, Rng, bytes, join_all};
 use farindex_index::audit::Damage;
 use farindex_index::keyhash::KeyHash;
 use farindex_index::{
-    AnyIndex, IndexAudit, IndexConfig, IndexError, Insert, OrderedIndex, PointIndex, PoolIndex, Remove, Shard, Update,
-    Upsert, Value,
+    AnyIndex, IndexAudit, IndexConfig, IndexError, Insert, OrderedIndex, PointIndex, PoolIndex, Remove, RemoveIf,
+    Replace, Shard, Update, Upsert, Value,
 };
 use farindex_pool::audit::{Audit, AuditReport};
 use farindex_pool::{PoolOptions, Session, catalog};
@@ -58,7 +58,8 @@ walk!(Shard, |_| None);
 pub type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// Does one operation on index and model, and compares the outcomes. `what` is 0 for get, 1 insert, 2 update, 3 upsert,
-/// and removal otherwise.
+/// 4 removal. The next four expect a value: 5 replaces the value that is there and 6 another one, 7 removes the value that
+/// is there and 8 another one.
 ///
 /// # Panics
 /// If they differ.
@@ -86,12 +87,48 @@ pub async fn step(index: &impl PointIndex, model: &mut Model, what: u64, key: &[
             assert!(outcome == expected || outcome == Upsert::Written, "{outcome:?}, not {expected:?}: {}", name());
             model.insert(key.to_vec(), value.to_vec());
         }
+        5 | 6 => {
+            let (held, other) = (before.cloned().unwrap_or_default(), other_than(before, value));
+            let expected = if what == 5 { &held } else { &other };
+            let outcome = match before {
+                None => Replace::Absent,
+                Some(_) if what == 5 => Replace::Replaced,
+                Some(_) => Replace::Differs,
+            };
+            assert_eq!(index.replace(key, expected, value).await.unwrap(), outcome, "{}", name());
+            if outcome == Replace::Replaced {
+                model.insert(key.to_vec(), value.to_vec());
+            }
+        }
+        7 | 8 => {
+            let (held, other) = (before.cloned().unwrap_or_default(), other_than(before, value));
+            let expected = if what == 7 { &held } else { &other };
+            let outcome = match before {
+                None => RemoveIf::Absent,
+                Some(_) if what == 7 => RemoveIf::Removed,
+                Some(_) => RemoveIf::Differs,
+            };
+            assert_eq!(index.remove_if(key, expected).await.unwrap(), outcome, "{}", name());
+            if outcome == RemoveIf::Removed {
+                model.remove(key);
+            }
+        }
         _ => {
             let expected = if before.is_some() { Remove::Removed } else { Remove::Absent };
             assert_eq!(index.remove(key).await.unwrap(), expected, "{}", name());
             model.remove(key);
         }
     }
+}
+
+/// A value that a key does not have: of another length, or with another last byte.
+fn other_than(held: Option<&Vec<u8>>, drawn: &[u8]) -> Vec<u8> {
+    let mut other = held.cloned().unwrap_or_default();
+    match other.last_mut() {
+        Some(last) if drawn.len().is_multiple_of(2) => *last ^= 1,
+        _ => other.push(0),
+    }
+    other
 }
 
 /// Compares the index with the model: every key of the model is there, and nothing else is.
@@ -200,7 +237,7 @@ async fn nasty_lengths(index: &impl PointIndex, model: &mut Model) {
         let key = bytes(key_len, 1);
         for (i, value_len) in VALUE_LENS.into_iter().enumerate() {
             let value = bytes(value_len, i as u64);
-            for what in [2, 4, 1, 0, 1, 2, 0, 3, 0, 4, 0, 3, 0] {
+            for what in [2, 4, 5, 7, 1, 0, 1, 2, 0, 6, 5, 0, 3, 8, 0, 4, 0, 3, 0, 7, 0, 3, 0] {
                 step(index, model, what, &key, &value).await;
             }
         }
@@ -246,13 +283,13 @@ pub async fn suite(ctx: Ctx, config: IndexConfig, scale: Scale) {
     let mut keys: Vec<Vec<u8>> = model.keys().cloned().collect();
     if scale.longest {
         let (key, value) = (bytes(index.limits().key, 9), bytes(index.limits().value, 9));
-        for what in [1, 0, 2, 0, 4, 0, 3, 0, 4, 0] {
+        for what in [1, 0, 2, 0, 6, 5, 0, 4, 0, 3, 0, 8, 7, 0] {
             step(&index, &mut model, what, &key, &value).await;
         }
     }
     // One bucket beyond what it holds, and one fingerprint.
     for group in [colliding(10, None, 150), colliding(9, Some(0), 80), colliding(8, Some(0x7F), 30)] {
-        for what in [4, 1, 0, 1, 2, 0] {
+        for what in [4, 1, 0, 1, 2, 5, 0] {
             for key in &group {
                 step(&index, &mut model, what, key, &bytes(24, what)).await;
             }
@@ -266,7 +303,7 @@ pub async fn suite(ctx: Ctx, config: IndexConfig, scale: Scale) {
     }
     for _ in 0..scale.random {
         let (key, len) = (rng.pick(&keys).clone(), *rng.pick(&VALUE_LENS));
-        let what = rng.below(5);
+        let what = rng.below(9);
         step(&index, &mut model, what, &key, &bytes(len, rng.word())).await;
     }
     compare(&index, &model).await;
@@ -312,7 +349,7 @@ async fn grow(index: &AnyIndex, model: &mut Model, rng: &mut Rng, scale: Scale) 
         step(index, model, 1, &key, &added.to_le_bytes()).await;
         added += 1;
         let key = format!("grown {}", rng.below(added + added / 8 + 1)).into_bytes();
-        let what = if added.is_multiple_of(8) { rng.below(5) } else { 0 };
+        let what = if added.is_multiple_of(8) { rng.below(9) } else { 0 };
         step(index, model, what, &key, &bytes(12, added)).await;
         assert!(added < 200_000, "it does not grow");
     }
@@ -326,7 +363,7 @@ async fn together(index: &AnyIndex, model: &mut Model, scale: Scale) {
         for _ in 0..400 {
             let key = format!("coroutine {coroutine} key {}", rng.below(40)).into_bytes();
             let len = *rng.pick(&VALUE_LENS);
-            step(index, &mut mine, rng.below(5), &key, &bytes(len, rng.word())).await;
+            step(index, &mut mine, rng.below(9), &key, &bytes(len, rng.word())).await;
         }
         mine
     });

@@ -36,11 +36,13 @@ pub enum Feature {
     Walking,
     /// Clients stop for as long as several operations take.
     Freezing,
+    /// Most changes expect the value that the client has read or written last, and some values are written again.
+    Guarded,
 }
 
 impl Feature {
     /// Every feature, in the order in which they are drawn.
-    pub const ALL: [Feature; 13] = [
+    pub const ALL: [Feature; 14] = [
         Feature::Stalls,
         Feature::Twins,
         Feature::Many,
@@ -54,6 +56,7 @@ impl Feature {
         Feature::Joining,
         Feature::Walking,
         Feature::Freezing,
+        Feature::Guarded,
     ];
 
     /// Switches it on.
@@ -75,6 +78,7 @@ impl Feature {
             Feature::Joining => setup.joining = true,
             Feature::Walking => setup.walking = ODDS / 24,
             Feature::Freezing => setup.freezes = Some((ODDS / 24, 21)),
+            Feature::Guarded => setup.guarded = ODDS * 3 / 4,
         }
     }
 }

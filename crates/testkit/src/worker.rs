@@ -6,7 +6,9 @@ use crate::workload::{Op, Workload};
 use farindex_check::{Call, ClientLog, Outcome, Recorder, Stamps};
 use farindex_fabric::{Endpoint, FabricError};
 use farindex_index::coalesce::{Coalescer, Fault};
-use farindex_index::{AnyIndex, IndexError, Insert, OrderedIndex, PointIndex, Remove, Update, Upsert};
+use farindex_index::{
+    AnyIndex, IndexError, Insert, OrderedIndex, PointIndex, Remove, RemoveIf, Replace, Update, Upsert,
+};
 use farindex_pool::{PoolError, Session};
 use farindex_sim::{ODDS, SimRng};
 use std::cell::{Cell, RefCell};
@@ -47,6 +49,10 @@ pub(crate) struct Shared {
     pub(crate) scans: Cell<u64>,
     /// Operations that ended because their client had lost its lease.
     pub(crate) evicted: Cell<u64>,
+    /// Odds that a change expects a value.
+    pub(crate) guarded: u32,
+    /// Changes that found the expected value.
+    pub(crate) replaced: Cell<u64>,
     /// Odds that a get is a walk instead.
     pub(crate) walking: u32,
     /// Walks that have ended.
@@ -101,22 +107,31 @@ pub(crate) struct Worker {
     pub(crate) written: u64,
     /// For workers that open the index again.
     pub(crate) session: Option<Rc<Session>>,
+    /// By key: the value that it has read or written last, if operations expect values.
+    pub(crate) last: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
 impl Worker {
     /// Runs one operation; `false` if the client has lost its lease.
     pub(crate) async fn run(&mut self, op: Op, key: &[u8]) -> bool {
         self.written += 1;
-        let value = self.shared.workload.value(&mut self.rng, self.name, self.written);
-        let ticket = self.log.invoke(call_of(op, key, &value), self.shared.stamp(&self.endpoint));
-        match carry_out(&*self.index, op, key, &value).await {
+        let mut value = self.shared.workload.value(&mut self.rng, self.name, self.written);
+        if self.shared.guarded > 0 && self.rng.chance(ODDS / 8) {
+            // One that other writes have, too: a key may change and have the same value again.
+            value = vec![b'a' + self.rng.below(2) as u8];
+        }
+        let expected = self.last.get(key).cloned().unwrap_or_else(|| b"never written".to_vec());
+        let values = (expected.as_slice(), value.as_slice());
+        let ticket = self.log.invoke(call_of(op, key, values), self.shared.stamp(&self.endpoint));
+        match carry_out(&*self.index, op, key, values).await {
             Ok(outcome) => {
+                self.remember(key, &value, op, &outcome);
                 self.log.complete(ticket, self.shared.stamp(&self.endpoint), outcome);
                 true
             }
             // Only what needs memory may fail because there is none.
             Err(IndexError::Pool(PoolError::Full { .. }))
-                if self.shared.lookups_own || op != Op::Get && (op != Op::Remove || self.shared.removes_by_writing) =>
+                if self.shared.lookups_own || op != Op::Get && (!op.removes() || self.shared.removes_by_writing) =>
             {
                 self.log.cancel(ticket);
                 self.shared.refused.set(self.shared.refused.get() + 1);
@@ -130,6 +145,38 @@ impl Worker {
             }
             Err(error) => self.failed(error, || format!("{op:?} of {}", key.escape_ascii())),
         }
+    }
+
+    /// Notes which value a key has by an operation's outcome.
+    fn remember(&mut self, key: &[u8], value: &[u8], op: Op, outcome: &Outcome) {
+        if self.shared.guarded == 0 {
+            return;
+        }
+        if matches!(op, Op::Replace | Op::RemoveIf) && matches!(outcome, Outcome::Replaced | Outcome::Removed) {
+            self.shared.replaced.set(self.shared.replaced.get() + 1);
+        }
+        let now = match outcome {
+            Outcome::Value(value) => value.as_deref(),
+            Outcome::Inserted | Outcome::Updated | Outcome::Written | Outcome::Replaced => Some(value),
+            _ => None,
+        };
+        match now {
+            Some(value) => _ = self.last.insert(key.to_vec(), value.to_vec()),
+            None => _ = self.last.remove(key),
+        }
+    }
+
+    /// Makes an operation one that expects a value, if that is drawn. Reads the value first, unless it is known; now and
+    /// then it is known, and wrong. `None` if the client has lost its lease.
+    async fn guard(&mut self, op: Op, key: &[u8]) -> Option<Op> {
+        if self.shared.guarded == 0 || op.guarded() == op || !self.rng.chance(self.shared.guarded) {
+            return Some(op);
+        }
+        let is_known = self.last.contains_key(key) && self.rng.chance(ODDS / 2);
+        if !is_known && self.rng.chance(ODDS * 15 / 16) && !self.run(Op::Get, key).await {
+            return None;
+        }
+        Some(op.guarded())
     }
 
     /// Handles an operation that failed; `false` if the client has lost its lease. Then the operation may have taken
@@ -264,6 +311,7 @@ impl Worker {
                 self.endpoint.sleep(pause).await;
             }
             let (op, key) = self.shared.workload.next(&mut self.rng);
+            let Some(op) = self.guard(op, &key).await else { return (self.index, self.endpoint) };
             let goes_on = if op == Op::Get && self.shared.walking > 0 && self.rng.chance(self.shared.walking) {
                 self.walk().await
             } else if op == Op::Get && self.shared.many > 0 && self.rng.chance(self.shared.many) {
@@ -284,20 +332,27 @@ impl Worker {
     }
 }
 
-/// Returns an operation in the checker's terms.
-pub fn call_of(op: Op, key: &[u8], value: &[u8]) -> Call {
-    let (key, value) = (key.to_vec(), value.to_vec());
+/// Returns an operation in the checker's terms, with the value that it expects and the one that it writes.
+pub fn call_of(op: Op, key: &[u8], (expected, value): (&[u8], &[u8])) -> Call {
+    let (key, expected, value) = (key.to_vec(), expected.to_vec(), value.to_vec());
     match op {
         Op::Get => Call::Get { key },
         Op::Insert => Call::Insert { key, value },
         Op::Update => Call::Update { key, value },
         Op::Upsert => Call::Upsert { key, value },
         Op::Remove => Call::Remove { key },
+        Op::Replace => Call::Replace { key, expected, value },
+        Op::RemoveIf => Call::RemoveIf { key, expected },
     }
 }
 
 /// Carries out one operation, and returns its outcome in the checker's terms.
-pub async fn carry_out(index: &impl PointIndex, op: Op, key: &[u8], value: &[u8]) -> Result<Outcome, IndexError> {
+pub async fn carry_out(
+    index: &impl PointIndex,
+    op: Op,
+    key: &[u8],
+    (expected, value): (&[u8], &[u8]),
+) -> Result<Outcome, IndexError> {
     Ok(match op {
         Op::Get => Outcome::Value(index.get(key).await?.map(|value| value.to_vec())),
         Op::Insert => match index.insert(key, value).await? {
@@ -316,6 +371,16 @@ pub async fn carry_out(index: &impl PointIndex, op: Op, key: &[u8], value: &[u8]
         Op::Remove => match index.remove(key).await? {
             Remove::Removed => Outcome::Removed,
             Remove::Absent => Outcome::Absent,
+        },
+        Op::Replace => match index.replace(key, expected, value).await? {
+            Replace::Replaced => Outcome::Replaced,
+            Replace::Differs => Outcome::Differs,
+            Replace::Absent => Outcome::Absent,
+        },
+        Op::RemoveIf => match index.remove_if(key, expected).await? {
+            RemoveIf::Removed => Outcome::Removed,
+            RemoveIf::Differs => Outcome::Differs,
+            RemoveIf::Absent => Outcome::Absent,
         },
     })
 }

@@ -21,6 +21,26 @@ pub enum Op {
     Upsert,
     /// Removes.
     Remove,
+    /// Changes an expected value. A workload draws none: see [`Op::guarded`].
+    Replace,
+    /// Removes an expected value.
+    RemoveIf,
+}
+
+impl Op {
+    /// The operation that does the same under the condition that the key has an expected value.
+    #[must_use]
+    pub fn guarded(self) -> Op {
+        match self {
+            Op::Get | Op::Insert => self,
+            Op::Update | Op::Upsert | Op::Replace => Op::Replace,
+            Op::Remove | Op::RemoveIf => Op::RemoveIf,
+        }
+    }
+    /// Does it need no memory, unless removals write?
+    pub(crate) fn removes(self) -> bool {
+        matches!(self, Op::Remove | Op::RemoveIf)
+    }
 }
 
 /// What the keys and values of a run look like.

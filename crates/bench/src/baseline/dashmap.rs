@@ -4,7 +4,9 @@ use crate::driver::{Bench, Worker};
 use ::dashmap::{DashMap, Entry};
 use farindex_fabric::Executor;
 use farindex_index::join::try_join_all;
-use farindex_index::{IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert, Value};
+use farindex_index::{
+    IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, RemoveIf, Replace, Update, Upsert, Value,
+};
 use foldhash::fast::RandomState;
 use std::sync::Arc;
 
@@ -88,6 +90,26 @@ impl PointIndex for LocalMap {
         Ok(match self.map.remove(key) {
             Some(_) => Remove::Removed,
             None => Remove::Absent,
+        })
+    }
+    async fn replace(&self, key: &[u8], expected: &[u8], value: &[u8]) -> Result<Replace, IndexError> {
+        Ok(match self.map.get_mut(key) {
+            Some(old) if **old != *expected => Replace::Differs,
+            Some(mut old) => {
+                *old = value.into();
+                Replace::Replaced
+            }
+            None => Replace::Absent,
+        })
+    }
+    async fn remove_if(&self, key: &[u8], expected: &[u8]) -> Result<RemoveIf, IndexError> {
+        Ok(match self.map.entry(key.into()) {
+            Entry::Occupied(place) if **place.get() != *expected => RemoveIf::Differs,
+            Entry::Occupied(place) => {
+                place.remove();
+                RemoveIf::Removed
+            }
+            Entry::Vacant(_) => RemoveIf::Absent,
         })
     }
     fn cache_bytes(&self) -> u64 {

@@ -4,7 +4,8 @@ use crate::driver::{Bench, Worker};
 use farindex_fabric::Executor;
 use farindex_index::join::try_join_all;
 use farindex_index::{
-    Entry, IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert, Value,
+    Entry, IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, RemoveIf, Replace, Update, Upsert,
+    Value,
 };
 
 /// An index that does nothing. Its answers mean nothing.
@@ -57,6 +58,14 @@ impl PointIndex for Null {
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         std::hint::black_box(key);
         Ok(Remove::Removed)
+    }
+    async fn replace(&self, key: &[u8], expected: &[u8], value: &[u8]) -> Result<Replace, IndexError> {
+        std::hint::black_box((key, expected, value));
+        Ok(Replace::Replaced)
+    }
+    async fn remove_if(&self, key: &[u8], expected: &[u8]) -> Result<RemoveIf, IndexError> {
+        std::hint::black_box((key, expected));
+        Ok(RemoveIf::Removed)
     }
     fn cache_bytes(&self) -> u64 {
         0

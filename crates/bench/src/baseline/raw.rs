@@ -19,7 +19,8 @@ use crate::workload::{Op, mix64};
 use farindex_fabric::{Endpoint, Executor, Fabric, FabricError, NodeId, OpKind, RemotePtr, Ticket};
 use farindex_index::join::try_join_all;
 use farindex_index::{
-    Entry, IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert, Value,
+    Entry, IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, RemoveIf, Replace, Update, Upsert,
+    Value,
 };
 use smallvec::SmallVec;
 use std::cell::Cell;
@@ -231,6 +232,12 @@ impl PointIndex for RawIndex {
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         self.run(Op::Remove, OpKind::Remove, key).await.map(|()| Remove::Removed)
+    }
+    async fn replace(&self, key: &[u8], _: &[u8], _: &[u8]) -> Result<Replace, IndexError> {
+        self.run(Op::Update, OpKind::Update, key).await.map(|()| Replace::Replaced)
+    }
+    async fn remove_if(&self, key: &[u8], _: &[u8]) -> Result<RemoveIf, IndexError> {
+        self.run(Op::Remove, OpKind::Remove, key).await.map(|()| RemoveIf::Removed)
     }
     fn cache_bytes(&self) -> u64 {
         0

@@ -9,7 +9,8 @@ use crossbeam_skiplist::SkipMap;
 use farindex_fabric::Executor;
 use farindex_index::join::try_join_all;
 use farindex_index::{
-    Entry, IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert, Value,
+    Entry, IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, RemoveIf, Replace, Update, Upsert,
+    Value,
 };
 use std::ops::Bound;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -104,6 +105,29 @@ impl PointIndex for LocalSkipList {
         let Some(entry) = self.map.get(key) else { return Ok(Remove::Absent) };
         let old = entry.value().write().take();
         Ok(if old.is_some() { Remove::Removed } else { Remove::Absent })
+    }
+    async fn replace(&self, key: &[u8], expected: &[u8], value: &[u8]) -> Result<Replace, IndexError> {
+        let Some(entry) = self.map.get(key) else { return Ok(Replace::Absent) };
+        Ok(match &mut *entry.value().write() {
+            Some(old) if **old != *expected => Replace::Differs,
+            Some(old) => {
+                *old = value.into();
+                Replace::Replaced
+            }
+            None => Replace::Absent,
+        })
+    }
+    async fn remove_if(&self, key: &[u8], expected: &[u8]) -> Result<RemoveIf, IndexError> {
+        let Some(entry) = self.map.get(key) else { return Ok(RemoveIf::Absent) };
+        let mut slot = entry.value().write();
+        Ok(match &*slot {
+            Some(old) if **old != *expected => RemoveIf::Differs,
+            Some(_) => {
+                *slot = None;
+                RemoveIf::Removed
+            }
+            None => RemoveIf::Absent,
+        })
     }
     fn cache_bytes(&self) -> u64 {
         0

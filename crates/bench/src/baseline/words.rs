@@ -6,7 +6,8 @@ use crate::driver::{Bench, Worker};
 use farindex_fabric::Executor;
 use farindex_index::join::try_join_all;
 use farindex_index::{
-    Entry, IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert, Value,
+    Entry, IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, RemoveIf, Replace, Update, Upsert,
+    Value,
 };
 use masstree::{MassTree, RangeBound};
 use std::ops::Bound;
@@ -109,6 +110,12 @@ impl<M: WordMap> PointIndex for LocalWords<M> {
         Err(refuse("upserts"))
     }
     async fn remove(&self, _: &[u8]) -> Result<Remove, IndexError> {
+        Err(refuse("removals"))
+    }
+    async fn replace(&self, _: &[u8], _: &[u8], _: &[u8]) -> Result<Replace, IndexError> {
+        Err(refuse("replacements"))
+    }
+    async fn remove_if(&self, _: &[u8], _: &[u8]) -> Result<RemoveIf, IndexError> {
         Err(refuse("removals"))
     }
     fn cache_bytes(&self) -> u64 {

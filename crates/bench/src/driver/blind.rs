@@ -1,7 +1,7 @@
 //! An index with blind inserts: SepHash's paper appends without checking whether the key exists, and calls that an
 //! insert.
 
-use farindex::{Insert, PointIndex, Remove, Update, Upsert, Value};
+use farindex::{Insert, PointIndex, Remove, RemoveIf, Replace, Update, Upsert, Value};
 use farindex_index::{Entry, IndexError, KeyBounds, Limits, OrderedIndex};
 
 /// An index whose inserts may be blind upserts.
@@ -52,6 +52,12 @@ impl<I: PointIndex> PointIndex for Blind<I> {
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         self.index.remove(key).await
+    }
+    async fn replace(&self, key: &[u8], expected: &[u8], value: &[u8]) -> Result<Replace, IndexError> {
+        self.index.replace(key, expected, value).await
+    }
+    async fn remove_if(&self, key: &[u8], expected: &[u8]) -> Result<RemoveIf, IndexError> {
+        self.index.remove_if(key, expected).await
     }
     fn cache_bytes(&self) -> u64 {
         self.index.cache_bytes()

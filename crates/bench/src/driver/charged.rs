@@ -3,7 +3,7 @@
 //! In the simulator a client's own computation takes no time. An index that answers from its cache would so be infinitely
 //! fast.
 
-use farindex::{Insert, PointIndex, Remove, Update, Upsert, Value};
+use farindex::{Insert, PointIndex, Remove, RemoveIf, Replace, Update, Upsert, Value};
 use farindex_fabric::{Endpoint, NodeId, OpKind, RemotePtr};
 use farindex_index::{Entry, IndexError, KeyBounds, Limits, OrderedIndex};
 use std::ops::Bound;
@@ -87,6 +87,14 @@ impl<I: PointIndex> PointIndex for Charged<I> {
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         self.pay(OpKind::Remove, key).await?;
         self.index.remove(key).await
+    }
+    async fn replace(&self, key: &[u8], expected: &[u8], value: &[u8]) -> Result<Replace, IndexError> {
+        self.pay(OpKind::Update, key).await?;
+        self.index.replace(key, expected, value).await
+    }
+    async fn remove_if(&self, key: &[u8], expected: &[u8]) -> Result<RemoveIf, IndexError> {
+        self.pay(OpKind::Remove, key).await?;
+        self.index.remove_if(key, expected).await
     }
     fn cache_bytes(&self) -> u64 {
         self.index.cache_bytes()

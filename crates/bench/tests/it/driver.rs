@@ -5,7 +5,8 @@ use farindex_bench::{Bench, BenchError, Control, Distribution, Identity, Op, Out
 use farindex_fabric::{Endpoint, Executor, Fabric, FabricError, MemoryFabric, OpKind, RemotePtr, memory::Delivery};
 use farindex_index::join::try_join_all;
 use farindex_index::{
-    Entry, IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert, Value,
+    Entry, IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, RemoveIf, Replace, Update, Upsert,
+    Value,
 };
 use std::cell::Cell;
 use std::sync::Arc;
@@ -133,6 +134,12 @@ impl PointIndex for FaultyIndex {
             }
         }
         self.map.remove(key).await
+    }
+    async fn replace(&self, key: &[u8], expected: &[u8], value: &[u8]) -> Result<Replace, IndexError> {
+        self.map.replace(key, expected, value).await
+    }
+    async fn remove_if(&self, key: &[u8], expected: &[u8]) -> Result<RemoveIf, IndexError> {
+        self.map.remove_if(key, expected).await
     }
     fn cache_bytes(&self) -> u64 {
         7
@@ -404,6 +411,12 @@ impl PointIndex for Counter {
     }
     async fn remove(&self, _: &[u8]) -> Result<Remove, IndexError> {
         Ok(Remove::Removed)
+    }
+    async fn replace(&self, _: &[u8], _: &[u8], _: &[u8]) -> Result<Replace, IndexError> {
+        Ok(Replace::Replaced)
+    }
+    async fn remove_if(&self, _: &[u8], _: &[u8]) -> Result<RemoveIf, IndexError> {
+        Ok(RemoveIf::Removed)
     }
     fn cache_bytes(&self) -> u64 {
         0

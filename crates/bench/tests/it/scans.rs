@@ -4,7 +4,8 @@ use farindex_bench::baseline::{LocalMap, LocalSkipList};
 use farindex_bench::{Bench, BenchError, Control, Identity, KeyOrder, Op, Outcome, Plan, Row, SizeRange, Worker, run};
 use farindex_fabric::Executor;
 use farindex_index::{
-    Entry, IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert, Value,
+    Entry, IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, RemoveIf, Replace, Update, Upsert,
+    Value,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -125,6 +126,12 @@ impl PointIndex for FaultyScans {
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         self.list.remove(key).await
+    }
+    async fn replace(&self, key: &[u8], expected: &[u8], value: &[u8]) -> Result<Replace, IndexError> {
+        self.list.replace(key, expected, value).await
+    }
+    async fn remove_if(&self, key: &[u8], expected: &[u8]) -> Result<RemoveIf, IndexError> {
+        self.list.remove_if(key, expected).await
     }
     fn cache_bytes(&self) -> u64 {
         0

@@ -1,6 +1,6 @@
 //! Compares the checker with an oracle that tries every order.
 //!
-//! The quick test compares 25,000 histories of each of four shapes; with `FARINDEX_CHECK_HISTORIES=100000` (or any
+//! The quick test compares 25,000 histories of each of seven shapes; with `FARINDEX_CHECK_HISTORIES=100000` (or any
 //! other number) in the environment, that many of each.
 
 use crate::common::{Random, Shape, Store, apply, random_history};
@@ -151,28 +151,111 @@ fn compare(shape: Shape, seed: u64) {
 
 #[test]
 fn verdicts_match_brute_force_on_one_key_with_few_values() {
-    let shape =
-        Shape { keys: 1, values: 2, operations: 7, span: 16, pending_percent: 15, scan_percent: 0, wrong_percent: 30 };
+    let shape = Shape {
+        keys: 1,
+        values: 2,
+        operations: 7,
+        span: 16,
+        pending_percent: 15,
+        scan_percent: 0,
+        guarded_percent: 0,
+        wrong_percent: 30,
+    };
     compare(shape, 1 << 32);
 }
 
 #[test]
 fn verdicts_match_brute_force_on_one_key_with_mostly_unique_values() {
-    let shape =
-        Shape { keys: 1, values: 10, operations: 7, span: 12, pending_percent: 20, scan_percent: 0, wrong_percent: 25 };
+    let shape = Shape {
+        keys: 1,
+        values: 10,
+        operations: 7,
+        span: 12,
+        pending_percent: 20,
+        scan_percent: 0,
+        guarded_percent: 0,
+        wrong_percent: 25,
+    };
     compare(shape, 2 << 32);
 }
 
 #[test]
 fn verdicts_match_brute_force_on_two_keys_with_scans() {
-    let shape =
-        Shape { keys: 2, values: 2, operations: 6, span: 20, pending_percent: 10, scan_percent: 25, wrong_percent: 40 };
+    let shape = Shape {
+        keys: 2,
+        values: 2,
+        operations: 6,
+        span: 20,
+        pending_percent: 10,
+        scan_percent: 25,
+        guarded_percent: 0,
+        wrong_percent: 40,
+    };
     compare(shape, 3 << 32);
 }
 
 #[test]
 fn verdicts_match_brute_force_on_many_concurrent_operations() {
-    let shape =
-        Shape { keys: 1, values: 3, operations: 8, span: 5, pending_percent: 10, scan_percent: 0, wrong_percent: 40 };
+    let shape = Shape {
+        keys: 1,
+        values: 3,
+        operations: 8,
+        span: 5,
+        pending_percent: 10,
+        scan_percent: 0,
+        guarded_percent: 0,
+        wrong_percent: 40,
+    };
     compare(shape, 4 << 32);
+}
+
+#[test]
+fn verdicts_match_brute_force_on_replacements_of_few_values() {
+    compare(
+        Shape {
+            keys: 1,
+            values: 2,
+            operations: 7,
+            span: 16,
+            pending_percent: 15,
+            scan_percent: 0,
+            guarded_percent: 60,
+            wrong_percent: 25,
+        },
+        5 << 32,
+    );
+}
+
+#[test]
+fn verdicts_match_brute_force_on_replacements_of_mostly_unique_values() {
+    compare(
+        Shape {
+            keys: 1,
+            values: 5,
+            operations: 8,
+            span: 10,
+            pending_percent: 20,
+            scan_percent: 10,
+            guarded_percent: 50,
+            wrong_percent: 35,
+        },
+        6 << 32,
+    );
+}
+
+#[test]
+fn verdicts_match_brute_force_on_many_concurrent_replacements() {
+    compare(
+        Shape {
+            keys: 1,
+            values: 3,
+            operations: 8,
+            span: 5,
+            pending_percent: 25,
+            scan_percent: 0,
+            guarded_percent: 40,
+            wrong_percent: 35,
+        },
+        7 << 32,
+    );
 }

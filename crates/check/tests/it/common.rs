@@ -52,6 +52,22 @@ pub(crate) fn apply(store: &mut Store, call: &Call) -> Outcome {
             Some(_) => Outcome::Removed,
             None => Outcome::Absent,
         },
+        Call::Replace { key, expected, value } => match store.get_mut(key) {
+            Some(held) if held == expected => {
+                held.clone_from(value);
+                Outcome::Replaced
+            }
+            Some(_) => Outcome::Differs,
+            None => Outcome::Absent,
+        },
+        Call::RemoveIf { key, expected } => match store.get(key) {
+            Some(held) if held == expected => {
+                store.remove(key);
+                Outcome::Removed
+            }
+            Some(_) => Outcome::Differs,
+            None => Outcome::Absent,
+        },
         Call::Scan { from, to, limit } => {
             let inside = |key: &[u8]| {
                 let above = match from {
@@ -83,6 +99,8 @@ pub(crate) struct Shape {
     pub(crate) span: u64,
     pub(crate) pending_percent: u64,
     pub(crate) scan_percent: u64,
+    /// How many calls of 100 expect a value.
+    pub(crate) guarded_percent: u64,
     /// How many operations of 100 get the outcome that they would have on another store.
     pub(crate) wrong_percent: u64,
 }
@@ -103,6 +121,13 @@ pub(crate) fn random_call(random: &mut Random, shape: &Shape) -> Call {
         };
         let limit = random.chance(50).then(|| random.below(3));
         return Call::Scan { from: bound(random), to: bound(random), limit };
+    }
+    if shape.guarded_percent > 0 && random.chance(shape.guarded_percent) {
+        let expected = text(b'v', random.below(shape.values));
+        return match random.below(3) {
+            0 => Call::RemoveIf { key, expected },
+            _ => Call::Replace { key, expected, value },
+        };
     }
     match random.below(8) {
         0..3 => Call::Get { key },

@@ -92,8 +92,16 @@ fn scan_that_misses_a_key_present_throughout_is_a_violation() {
 /// The operations of an explanation, with all others pending, are still a violation.
 #[test]
 fn explanations_of_random_histories_are_violations_by_themselves() {
-    let shape =
-        Shape { keys: 1, values: 4, operations: 30, span: 60, pending_percent: 10, scan_percent: 0, wrong_percent: 10 };
+    let shape = Shape {
+        keys: 1,
+        values: 4,
+        operations: 30,
+        span: 60,
+        pending_percent: 10,
+        scan_percent: 0,
+        guarded_percent: 0,
+        wrong_percent: 10,
+    };
     let mut explained = 0;
     for seed in 0..2000 {
         let history = random_history(&mut Random(seed), &shape);

@@ -18,7 +18,7 @@ fn bound() -> impl Strategy<Value = Bound<Vec<u8>>> {
 
 fn call_and_outcome() -> impl Strategy<Value = (Call, Outcome)> {
     let one_of = |outcomes: &'static [Outcome]| proptest::sample::select(outcomes);
-    use Outcome::{Absent, Exists, Inserted, Removed, Updated, Written};
+    use Outcome::{Absent, Differs, Exists, Inserted, Removed, Replaced, Updated, Written};
     prop_oneof![
         (bytes(), option::of(bytes())).prop_map(|(key, value)| (Call::Get { key }, Outcome::Value(value))),
         (bytes(), bytes(), one_of(&[Inserted, Exists]))
@@ -28,6 +28,10 @@ fn call_and_outcome() -> impl Strategy<Value = (Call, Outcome)> {
         (bytes(), bytes(), one_of(&[Inserted, Updated, Written]))
             .prop_map(|(key, value, outcome)| (Call::Upsert { key, value }, outcome)),
         (bytes(), one_of(&[Removed, Absent])).prop_map(|(key, outcome)| (Call::Remove { key }, outcome)),
+        (bytes(), bytes(), bytes(), one_of(&[Replaced, Differs, Absent]))
+            .prop_map(|(key, expected, value, outcome)| (Call::Replace { key, expected, value }, outcome)),
+        (bytes(), bytes(), one_of(&[Removed, Differs, Absent]))
+            .prop_map(|(key, expected, outcome)| (Call::RemoveIf { key, expected }, outcome)),
         (bound(), bound(), option::of(any::<u64>()), vec((bytes(), bytes()), 0..4))
             .prop_map(|(from, to, limit, pairs)| (Call::Scan { from, to, limit }, Outcome::Pairs(pairs))),
     ]
@@ -54,7 +58,7 @@ proptest! {
 
     #[test]
     fn format_reader_never_panics(junk in vec(any::<u8>(), 0..200), text in "[{}\\[\\]\":,a-z0-9 \n]{0,80}") {
-        let header = b"{\"format\":\"farindex-history\",\"version\":1}\n".to_vec();
+        let header = b"{\"format\":\"farindex-history\",\"version\":2}\n".to_vec();
         for body in [junk, text.into_bytes()] {
             let _ = read(body.as_slice());
             let _ = read([header.clone(), body].concat().as_slice());
@@ -64,20 +68,33 @@ proptest! {
 
 /// Reads operations behind a valid header.
 fn body(lines: &str) -> Result<History, ReadError> {
-    read(format!("{{\"format\":\"farindex-history\",\"version\":1}}\n{lines}").as_bytes())
+    body_of(2, lines)
+}
+
+fn body_of(version: u32, lines: &str) -> Result<History, ReadError> {
+    read(format!("{{\"format\":\"farindex-history\",\"version\":{version}}}\n{lines}").as_bytes())
 }
 
 #[test]
 fn format_reads_the_documented_example() {
-    let history = body(concat!(
+    let example = concat!(
         "{\"client\":1,\"op\":\"insert\",\"key\":\"k\",\"value\":{\"hex\":\"00fF\"},\"invoked\":1,\"responded\":4,\"outcome\":\"inserted\"}\n",
         "\n",
         "{\"client\":2,\"op\":\"get\",\"key\":\"k\",\"invoked\":2,\"responded\":3,\"outcome\":{\"value\":null}}\n",
         "{\"client\":1,\"op\":\"remove\",\"key\":\"k\",\"invoked\":5}\n",
         "{\"client\":2,\"op\":\"scan\",\"from\":{\"included\":\"a\"},\"limit\":1,\"invoked\":6,\"responded\":8,",
         "\"outcome\":{\"pairs\":[[\"k\",{\"hex\":\"00ff\"}]]}}\n",
-    ))
-    .unwrap();
+    );
+    let replaced = "{\"client\":3,\"op\":\"replace\",\"key\":\"k\",\"expected\":{\"hex\":\"00ff\"},\"value\":\"new\",\
+                    \"invoked\":6,\"responded\":9,\"outcome\":\"replaced\"}\n";
+    let history = body(&[example, replaced].concat()).unwrap();
+    let expected = (b"k".to_vec(), vec![0, 255], b"new".to_vec());
+    let last = history.operations().last().unwrap();
+    assert_eq!(last.call, Call::Replace { key: expected.0, expected: expected.1, value: expected.2 });
+    // Version 1 is the same without operations that expect a value.
+    assert_eq!(body_of(1, example).unwrap().operations(), &history.operations()[..4]);
+    let error = body_of(1, replaced).unwrap_err().error;
+    assert!(matches!(error, LineError::NotInVersion { op: "replace", version: 1 }), "{error}");
     let operations = history.operations();
     assert_eq!(operations[0].call, Call::Insert { key: b"k".to_vec(), value: vec![0, 255] });
     assert_eq!(operations[1].response.as_ref().unwrap().outcome, Outcome::Value(None));
@@ -91,7 +108,7 @@ fn format_errors_name_the_line_and_the_fault() {
     let good = "{\"client\":1,\"op\":\"remove\",\"key\":\"k\",\"invoked\":5}\n";
     let error = |line: &str| body(&format!("{good}\n{line}\n{good}")).unwrap_err();
     type Expected = fn(&LineError) -> bool;
-    let cases: [(&str, Expected); 8] = [
+    let cases: [(&str, Expected); 10] = [
         ("{", |e| matches!(e, LineError::Malformed(_))),
         ("{\"client\":1,\"op\":\"get\",\"key\":\"k\",\"invoked\":1,\"colour\":2}", |e| {
             matches!(e, LineError::Malformed(_))
@@ -101,6 +118,12 @@ fn format_errors_name_the_line_and_the_fault() {
         }),
         ("{\"client\":1,\"op\":\"get\",\"key\":\"k\",\"value\":\"v\",\"invoked\":1}", |e| {
             matches!(e, LineError::Surplus { op: "get", field: "value" })
+        }),
+        ("{\"client\":1,\"op\":\"remove_if\",\"key\":\"k\",\"invoked\":1}", |e| {
+            matches!(e, LineError::Missing { op: "remove_if", field: "expected" })
+        }),
+        ("{\"client\":1,\"op\":\"remove\",\"key\":\"k\",\"expected\":\"v\",\"invoked\":1}", |e| {
+            matches!(e, LineError::Surplus { op: "remove", field: "expected" })
         }),
         ("{\"client\":1,\"op\":\"get\",\"key\":\"k\",\"invoked\":1,\"responded\":2}", |e| {
             matches!(e, LineError::HalfResponse)
@@ -127,7 +150,9 @@ fn format_refuses_other_files_and_versions() {
     assert!(matches!(error("").error, LineError::NoHeader));
     let other = error("{\"format\":\"other\",\"version\":1}");
     assert!(matches!(other.error, LineError::OtherFormat(_)));
-    let newer = error("{\"format\":\"farindex-history\",\"version\":2}");
-    assert!(matches!(newer.error, LineError::OtherVersion(2)));
-    assert_eq!(newer.line, 1);
+    for version in [0, 3] {
+        let newer = error(&format!("{{\"format\":\"farindex-history\",\"version\":{version}}}"));
+        assert!(matches!(newer.error, LineError::OtherVersion(of) if of == version));
+        assert_eq!(newer.line, 1);
+    }
 }

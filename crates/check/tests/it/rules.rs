@@ -280,8 +280,16 @@ fn timeline_shows_the_bounds_of_a_scan() {
 /// Without any one of its operations, the rest of an explanation is linearizable.
 #[test]
 fn explanation_needs_each_of_its_operations() {
-    let shape =
-        Shape { keys: 1, values: 4, operations: 16, span: 60, pending_percent: 10, scan_percent: 0, wrong_percent: 10 };
+    let shape = Shape {
+        keys: 1,
+        values: 4,
+        operations: 16,
+        span: 60,
+        pending_percent: 10,
+        scan_percent: 0,
+        guarded_percent: 0,
+        wrong_percent: 10,
+    };
     let (mut explained, mut shown) = (0, 0);
     for seed in 0..600 {
         let history = random_history(&mut Random(seed), &shape);
@@ -299,8 +307,8 @@ fn explanation_needs_each_of_its_operations() {
             let rest = history.operations().iter().enumerate().filter_map(|(index, operation)| {
                 let mut operation = operation.clone();
                 if !explanation.operations.contains(&index) || index == *left_out {
-                    use Outcome::{Inserted, Removed, Updated, Written};
-                    let changed = [Inserted, Updated, Written, Removed];
+                    use Outcome::{Inserted, Removed, Replaced, Updated, Written};
+                    let changed = [Inserted, Updated, Written, Removed, Replaced];
                     let response = operation.response.take();
                     return response.is_none_or(|it| changed.contains(&it.outcome)).then_some(operation);
                 }
@@ -354,7 +362,16 @@ fn busy(clients: u64, operations: u64, keys: u64) -> History {
 #[test]
 fn check_stays_within_its_budget_of_steps() {
     let random = |values, operations, span| {
-        let shape = Shape { keys: 1, values, operations, span, pending_percent: 20, scan_percent: 0, wrong_percent: 5 };
+        let shape = Shape {
+            keys: 1,
+            values,
+            operations,
+            span,
+            pending_percent: 20,
+            scan_percent: 0,
+            guarded_percent: 0,
+            wrong_percent: 5,
+        };
         let histories = (0..300).map(|seed| random_history(&mut Random(seed), &shape));
         histories.map(|history| check(&history, &Limits { explanations: 0, ..Limits::default() }).stats.steps).sum()
     };
@@ -397,6 +414,80 @@ fn remove(client: u64, invoked: u64, at: Option<u64>) -> Operation {
     operation(client, call, invoked, at.map(|at| (at, Outcome::Removed)))
 }
 
+fn replace(client: u64, (expected, value): (&str, &str), invoked: u64, response: Option<(u64, Outcome)>) -> Operation {
+    let call = Call::Replace { key: b"k".to_vec(), expected: expected.into(), value: value.into() };
+    operation(client, call, invoked, response)
+}
+
+fn replaced(client: u64, values: (&str, &str), invoked: u64, at: u64) -> Operation {
+    replace(client, values, invoked, Some((at, Outcome::Replaced)))
+}
+
+fn remove_if(client: u64, expected: &str, invoked: u64, (at, outcome): (u64, Outcome)) -> Operation {
+    let call = Call::RemoveIf { key: b"k".to_vec(), expected: expected.into() };
+    operation(client, call, invoked, Some((at, outcome)))
+}
+
+/// What replacements and removals of an expected value promise: each verdict, and a history that is just right.
+#[test]
+fn operations_that_expect_a_value_take_effect_at_it() {
+    use Outcome::{Absent, Differs, Removed};
+    let put = |value, invoked| upsert(1, "k", value, invoked, Some(invoked + 1));
+    let read = |value: Option<&str>, invoked| get(9, "k", value, invoked, invoked + 1);
+    let cases: [(&[Operation], Verdict); 18] = [
+        // A lost update: two increments of one value.
+        (&[put("1", 1), replaced(2, ("1", "2"), 3, 9), replaced(3, ("1", "3"), 4, 8)], Verdict::Violation),
+        (&[put("1", 1), replaced(2, ("1", "2"), 3, 9), replaced(3, ("2", "3"), 4, 8)], Verdict::Ok),
+        // A value that was restored in between may be replaced twice.
+        (
+            &[put("1", 1), replaced(2, ("1", "2"), 3, 9), upsert(4, "k", "1", 3, None), replaced(3, ("1", "3"), 4, 8)],
+            Verdict::Ok,
+        ),
+        (&[put("1", 1), replaced(2, ("1", "2"), 3, 9), remove_if(3, "1", 4, (8, Removed))], Verdict::Violation),
+        (&[put("1", 1), replaced(2, ("1", "2"), 3, 9), remove_if(3, "1", 4, (8, Differs))], Verdict::Ok),
+        (&[put("1", 1), remove_if(3, "1", 4, (8, Differs))], Verdict::Violation),
+        (&[put("1", 1), remove_if(3, "2", 4, (8, Differs)), read(Some("1"), 9)], Verdict::Ok),
+        (&[put("1", 1), remove_if(3, "2", 4, (8, Differs)), read(None, 9)], Verdict::Violation),
+        (&[put("1", 1), remove_if(3, "1", 4, (8, Removed)), read(None, 9)], Verdict::Ok),
+        (&[put("1", 1), remove_if(3, "1", 4, (8, Absent))], Verdict::Violation),
+        (&[remove_if(3, "1", 4, (8, Differs))], Verdict::Violation),
+        (&[remove_if(3, "1", 4, (8, Absent))], Verdict::Ok),
+        (&[replaced(2, ("1", "2"), 3, 9)], Verdict::Violation),
+        // Changes nothing, and yet it observes.
+        (&[put("1", 1), replaced(2, ("1", "1"), 3, 9), read(Some("1"), 10)], Verdict::Ok),
+        (&[put("2", 1), replaced(2, ("1", "1"), 3, 9)], Verdict::Violation),
+        // One of unknown outcome takes effect at its value, or not at all.
+        (&[put("1", 1), replace(2, ("1", "2"), 3, None), read(Some("2"), 10)], Verdict::Ok),
+        (&[put("3", 1), replace(2, ("1", "2"), 3, None), read(Some("2"), 10)], Verdict::Violation),
+        (&[put("1", 1), replace(2, ("1", "2"), 3, None), read(Some("1"), 10), read(Some("2"), 20)], Verdict::Ok),
+    ];
+    for (operations, verdict) in cases {
+        let report = report_of(operations.to_vec());
+        assert_eq!(report.verdict, verdict, "{operations:#?}\n{report}");
+    }
+}
+
+/// A chain of `k` increments by as many clients at once has one order, which takes no search.
+#[test]
+fn chains_of_replacements_need_a_linear_number_of_steps() {
+    let value = |number: u64| format!("{number}");
+    let mut operations = vec![upsert(99, "k", "0", 1, Some(2))];
+    for number in 0..40 {
+        let (from, to) = (value(number), value(number + 1));
+        operations.push(replaced(number, (&from, &to), 3, 1000));
+        operations.push(replace(100 + number, (&from, "never"), 3, Some((1000, Outcome::Differs))));
+    }
+    let report = report_of(operations.clone());
+    assert_eq!(report.verdict, Verdict::Ok, "{report}");
+    assert!(report.stats.steps <= 41, "{report}");
+    operations.push(replaced(200, ("17", "lost"), 4, 900));
+    let report = report_of(operations);
+    assert_eq!((report.verdict, report.stats.steps), (Verdict::Violation, 0), "{report}");
+    let explanation = report.keys[0].explanation.as_ref().unwrap();
+    assert_eq!(explanation.operations.len(), 2, "{report}");
+    assert!(report.to_string().contains("replace \"17\" by \"lost\" → replaced"), "{report}");
+}
+
 fn exists(client: u64, invoked: u64, at: u64) -> Operation {
     let call = Call::Insert { key: b"k".to_vec(), value: b"new".to_vec() };
     operation(client, call, invoked, Some((at, Outcome::Exists)))
@@ -409,7 +500,7 @@ fn zones_refute_contradicting_values() {
     let read = |value, invoked, at| get(2, "k", Some(value), invoked, at);
     // `a` is held at least from 2 to 10.
     let held = |more: &[Operation]| [&[put("a", 1, 2), read("a", 10, 11)], more].concat();
-    let cases: [(Vec<Operation>, Option<&[usize]>); 22] = [
+    let cases: [(Vec<Operation>, Option<&[usize]>); 28] = [
         (vec![put("a", 1, 2), read("b", 3, 4)], Some(&[1])),
         (vec![put("a", 5, 6), read("a", 1, 2)], Some(&[0, 1])),
         (vec![put("a", 5, 6), read("a", 1, 5)], None),
@@ -432,6 +523,13 @@ fn zones_refute_contradicting_values() {
         (held(&[put("a", 3, 4), remove(3, 5, Some(6))]), None),
         (held(&[upsert(3, "k", "a", 3, None), remove(3, 5, Some(6))]), None),
         (vec![put("a", 1, 2), read("a", 3, 4), put("b", 5, 6), read("b", 7, 8), remove(3, 9, Some(10))], None),
+        // Operations that found a value and ended it.
+        (vec![put("a", 1, 9), replaced(2, ("a", "b"), 2, 9), replaced(3, ("a", "c"), 2, 9)], Some(&[0, 1, 2])),
+        (vec![put("a", 1, 9), replaced(2, ("a", "b"), 2, 9), replace(3, ("a", "c"), 2, None)], None),
+        (vec![put("a", 1, 9), put("a", 1, 9), replaced(2, ("a", "b"), 2, 9), replaced(3, ("a", "c"), 2, 9)], None),
+        (held(&[replaced(3, ("a", "b"), 3, 4)]), Some(&[0, 1, 2])),
+        (held(&[replace(3, ("a", "b"), 3, Some((4, Outcome::Differs)))]), Some(&[0, 1, 2])),
+        (held(&[replace(3, ("b", "c"), 3, Some((4, Outcome::Differs)))]), None),
         ([&[put("b", 20, 21), read("b", 30, 31)], &held(&[remove(3, 3, Some(4))])[..]].concat(), Some(&[2, 3, 4])),
     ];
     for (operations, expected) in cases {
@@ -448,7 +546,7 @@ fn tighten_cuts_off_what_no_order_can_use() {
     let read = |value, invoked, at| get(2, "k", Some(value), invoked, at);
     let held = |more: Operation| vec![put("a", 1, 2), read("a", 10, 11), more];
     type Intervals = &'static [(u64, Option<u64>)];
-    let cases: [(Vec<Operation>, Intervals); 13] = [
+    let cases: [(Vec<Operation>, Intervals); 15] = [
         (vec![put("a", 1, 20), read("a", 5, 8)], &[(1, Some(8)), (5, Some(8))]),
         (vec![put("a", 3, 6), read("a", 1, 8)], &[(3, Some(6)), (3, Some(8))]),
         (vec![upsert(1, "k", "a", 1, None), read("a", 5, 8)], &[(1, Some(8)), (5, Some(8))]),
@@ -465,6 +563,12 @@ fn tighten_cuts_off_what_no_order_can_use() {
             vec![put("a", 1, 2), read("a", 10, 11), put("b", 1, 30), read("b", 5, 31)],
             &[(1, Some(2)), (10, Some(11)), (10, Some(30)), (10, Some(31))],
         ),
+        // What ends a value comes after all that found it, and before what found the value that it writes.
+        (
+            vec![put("a", 1, 30), replaced(2, ("a", "b"), 1, 20), read("a", 5, 40), read("b", 3, 15)],
+            &[(1, Some(15)), (5, Some(15)), (5, Some(15)), (5, Some(15))],
+        ),
+        (vec![put("a", 1, 2), replaced(2, ("a", "b"), 1, 20)], &[(1, Some(2)), (1, Some(20))]),
         // The stretch begins with the first response of the cluster.
         (
             vec![put("b", 1, 40), read("b", 15, 20), read("b", 30, 31), remove(3, 25, Some(50))],

@@ -16,7 +16,7 @@
 mod request;
 mod worker;
 
-use crate::{Error, Insert, Pool, Remove, Update, Upsert};
+use crate::{Error, Insert, Pool, Remove, RemoveIf, Replace, Update, Upsert};
 use async_channel::Sender;
 use farindex_index::{IndexError, Limits};
 use request::{Asked, Request};
@@ -237,6 +237,19 @@ impl Handle {
     /// Removes a key.
     pub async fn remove(&self, key: impl Into<Vec<u8>>) -> Result<Remove, Error> {
         self.submit(request::remove(self.owned(key)?)).await
+    }
+    /// Changes the value of a key from exactly `expected` to `value`: see [`Index::replace`](crate::Index::replace).
+    pub async fn replace(
+        &self,
+        key: impl Into<Vec<u8>>,
+        expected: impl Into<Vec<u8>>,
+        value: impl Into<Vec<u8>>,
+    ) -> Result<Replace, Error> {
+        self.submit(request::replace(self.owned(key)?, expected.into(), self.owned_value(value)?)).await
+    }
+    /// Removes a key if it has exactly the value `expected`.
+    pub async fn remove_if(&self, key: impl Into<Vec<u8>>, expected: impl Into<Vec<u8>>) -> Result<RemoveIf, Error> {
+        self.submit(request::remove_if(self.owned(key)?, expected.into())).await
     }
 
     /// Returns at most `limit` entries within `bounds`, in ascending order of their keys, as

@@ -1,7 +1,7 @@
 //! What the queue of a handle holds.
 
 use crate::index::borrowed;
-use crate::{AnyIndex, Error, Insert, Remove, Update, Upsert};
+use crate::{AnyIndex, Error, Insert, Remove, RemoveIf, Replace, Update, Upsert};
 use farindex_index::{IndexError, OrderedIndex, PointIndex, Value};
 use futures_channel::oneshot;
 use futures_util::future::LocalBoxFuture;
@@ -54,6 +54,12 @@ pub(super) fn upsert_with_outcome(key: Vec<u8>, value: Vec<u8>) -> Asked<Upsert>
 }
 pub(super) fn remove(key: Vec<u8>) -> Asked<Remove> {
     operation(async move |index| index.remove(&key).await)
+}
+pub(super) fn replace(key: Vec<u8>, expected: Vec<u8>, value: Vec<u8>) -> Asked<Replace> {
+    operation(async move |index| index.replace(&key, &expected, &value).await)
+}
+pub(super) fn remove_if(key: Vec<u8>, expected: Vec<u8>) -> Asked<RemoveIf> {
+    operation(async move |index| index.remove_if(&key, &expected).await)
 }
 /// The two ends of a scan.
 pub(super) type OwnedBounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);

@@ -1,6 +1,6 @@
 //! Handles: operations of tokio tasks are carried out once, answered always, and leave nothing behind.
 
-use farindex::{Error, Handle, IndexError, Insert, Pool, PoolError, Remove, Update, Upsert};
+use farindex::{Error, Handle, IndexError, Insert, Pool, PoolError, Remove, RemoveIf, Replace, Update, Upsert};
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{Fabric, FabricError, MemoryFabric, NodeId, OpKind};
 use std::collections::BTreeMap;
@@ -66,6 +66,13 @@ fn a_handle_and_its_futures_are_for_any_thread_and_any_runtime() {
     assert_eq!(wait_for(send(handle.contains("c"))), Ok(false));
     let values = wait_for(send(handle.get_many(["a", "c", "b"])));
     assert_eq!(values, Ok(vec![Some(b"1".to_vec()), None, Some(b"3".to_vec())]));
+    assert_eq!(wait_for(send(handle.replace("b", "2", "4"))), Ok(Replace::Differs));
+    assert_eq!(wait_for(send(handle.replace("b", "3", "4"))), Ok(Replace::Replaced));
+    assert_eq!(wait_for(send(handle.replace("c", "", "4"))), Ok(Replace::Absent));
+    assert_eq!(wait_for(send(handle.remove_if("b", "3"))), Ok(RemoveIf::Differs));
+    assert_eq!(wait_for(send(handle.remove_if("b", "4"))), Ok(RemoveIf::Removed));
+    assert_eq!(wait_for(send(handle.remove_if("b", "4"))), Ok(RemoveIf::Absent));
+    assert_eq!(wait_for(send(handle.insert("b", "5"))), Ok(Insert::Inserted));
     assert_eq!(wait_for(send(handle.remove("a"))), Ok(Remove::Removed));
     assert_eq!(wait_for(send(handle.remove("a"))), Ok(Remove::Absent));
     drop(handle);

@@ -1,6 +1,8 @@
 //! The blocking methods of an index, and the builders.
 
-use farindex::{Entry, Error, IndexConfig, IndexError, KINDS, Pool, PoolError, Session, dex, linear};
+use farindex::{
+    Entry, Error, IndexConfig, IndexError, KINDS, Pool, PoolError, RemoveIf, Replace, Session, dex, linear,
+};
 use farindex_fabric::{Fabric, MemoryFabric};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -34,6 +36,79 @@ fn index_iterates_over_every_entry_of_every_kind_once() {
             assert_eq!(value.as_deref(), model.get(key).map(Vec::as_slice));
             assert_eq!(index.contains(key), Ok(model.contains_key(key)));
         }
+    }
+}
+
+/// Short and long values: in a slot, in a leaf, in a block, in a block that is longer than a slot says.
+#[test]
+fn every_kind_compares_whole_values() {
+    let session = session();
+    for kind in KINDS {
+        let index =
+            session.create_index(kind.name, IndexConfig::of_kind(kind.name).expect("a kind")).expect("an index");
+        for (number, len) in [0, 1, 3, 8, 20, 200, 5000].into_iter().enumerate() {
+            for key in [b"k".to_vec(), number.to_be_bytes().to_vec(), vec![number as u8; 100]] {
+                let (old, new) = (vec![1u8; len], [vec![1u8; len], vec![2]].concat());
+                let say = |what: &str| format!("{what}, {}, {len} bytes, key of {}", kind.name, key.len());
+                assert_eq!(index.replace(&key, &old, &new), Ok(Replace::Absent), "{}", say("absent"));
+                assert_eq!(index.remove_if(&key, &old), Ok(RemoveIf::Absent), "{}", say("absent"));
+                index.insert(&key, &old).expect("an insert");
+                let mut others = vec![new.clone(), [&old[..], &[0]].concat()];
+                if let Some((last, rest)) = old.split_last() {
+                    others.extend([rest.to_vec(), [rest, &[!*last]].concat()]);
+                }
+                for other in others {
+                    assert_eq!(index.replace(&key, &other, b"x"), Ok(Replace::Differs), "{}", say("another"));
+                    assert_eq!(index.remove_if(&key, &other), Ok(RemoveIf::Differs), "{}", say("another"));
+                    assert_eq!(index.get(&key).expect("a value").as_deref(), Some(&old[..]), "{}", say("kept"));
+                }
+                assert_eq!(index.replace(&key, &old, &new), Ok(Replace::Replaced), "{}", say("equal"));
+                assert_eq!(index.get(&key).expect("a value").as_deref(), Some(&new[..]), "{}", say("new"));
+                assert_eq!(index.replace(&key, &old, &new), Ok(Replace::Differs), "{}", say("old"));
+                assert_eq!(index.replace(&key, &new, &old), Ok(Replace::Replaced), "{}", say("back"));
+                assert_eq!(index.remove_if(&key, &new), Ok(RemoveIf::Differs), "{}", say("old"));
+                assert_eq!(index.remove_if(&key, &old), Ok(RemoveIf::Removed), "{}", say("equal"));
+                assert_eq!(index.get(&key), Ok(None), "{}", say("removed"));
+            }
+        }
+        assert_eq!(index.for_each(|_, _| ControlFlow::Continue(())), Ok(0));
+        let long = vec![0; index.limits().value + 1];
+        index.insert("k", "v").expect("an insert");
+        assert_eq!(index.replace("k", &long, "w"), Ok(Replace::Differs));
+        assert!(matches!(index.replace("k", "v", &long), Err(Error::Index(IndexError::ValueTooLong { .. }))));
+    }
+}
+
+/// Each adds one to the same counter, many times, with and without a lock table. No increment is lost.
+#[test]
+fn increments_of_many_threads_are_all_there() {
+    const EACH: u64 = 300;
+    for (kind, coalesce) in KINDS.iter().flat_map(|kind| [(kind.name, false), (kind.name, true)]) {
+        let pool = Pool::in_memory(64 << 20).expect("a pool");
+        let config = IndexConfig::of_kind(kind).expect("a kind");
+        let counters = pool.session().and_then(|session| session.create_index("counters", config)).expect("an index");
+        counters.insert("counter1", 0u64.to_be_bytes()).expect("an insert");
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let session = pool.session().expect("a session");
+                    let index = session.index("counters").coalesce(coalesce).open().expect("an index");
+                    for _ in 0..EACH {
+                        loop {
+                            let seen = index.get("counter1").expect("a get").expect("it is there");
+                            let more = seen.first_chunk().map(|seen| u64::from_be_bytes(*seen) + 1).expect("8 bytes");
+                            match index.replace("counter1", &seen, more.to_be_bytes()).expect("a replacement") {
+                                Replace::Replaced => break,
+                                Replace::Differs => {}
+                                Replace::Absent => panic!("nobody removes it"),
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        let total = counters.get("counter1").expect("a get").expect("it is there");
+        assert_eq!(*total, (3 * EACH).to_be_bytes()[..], "{kind}, coalesced: {coalesce}");
     }
 }
 

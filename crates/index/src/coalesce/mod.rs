@@ -43,6 +43,10 @@
 //! group is the longest prefix of the queue that folds, and the rest waits for the next group. A value is dropped only
 //! if a later member of the same group replaces it at the same moment. ([`Fault::DroppedValues`] breaks this rule.)
 //!
+//! *Writes that expect a value* ([`replace`](PointIndex::replace), [`remove_if`](PointIndex::remove_if)) run alone in the
+//! lane of writes. Their outcomes depend on the key's value, which the fold does not know, so they join no group, and a
+//! group is formed of the writes in front of one. Waiting in the lane they save the CASes that would fail.
+//!
 //! *Gets concurrent with writes.* The two lanes are independent: every remote operation is an operation of the index
 //! below, with an interval within those of its members. A get that begins after a write was answered joins no group
 //! whose remote operation began before, so it sees the write.
@@ -77,7 +81,9 @@ pub use table::Coalescer;
 
 use crate::join::try_join_all;
 use crate::marks::mark;
-use crate::traits::{Entry, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert};
+use crate::traits::{
+    Entry, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, RemoveIf, Replace, Update, Upsert,
+};
 use crate::{IndexError, Value};
 use farindex_pool::PoolError;
 use std::sync::Arc;
@@ -210,6 +216,22 @@ impl<I: PointIndex> Coalesced<I> {
         lead.end_writes(what, wrote)
     }
 
+    /// Waits until no other write of this compute node runs on the key. The write that follows runs alone, as long as the
+    /// lead lives.
+    async fn lead_alone<'a>(&self, table: &'a Coalescer, key: &'a [u8]) -> Result<Lead<'a>, IndexError> {
+        match table.arrive(Lane::Writes, table.key(self.uid, key), None) {
+            Arrival::Lead(lead) => Ok(lead),
+            Arrival::Wait(wait) => match wait.await {
+                Waited::Elected(lead) => {
+                    mark!("lock table: write that expects a value elected");
+                    Ok(lead)
+                }
+                // Only members of groups are answered.
+                Waited::Answered(_) => Err(IndexError::Interrupted),
+            },
+        }
+    }
+
     /// Runs a remote write; returns whether the key was present.
     async fn run_remote(&self, remote: Remote, key: &[u8], value: &[u8]) -> Result<bool, IndexError> {
         Ok(match remote {
@@ -289,6 +311,20 @@ impl<I: PointIndex> PointIndex for Coalesced<I> {
         let Some(table) = &self.table else { return self.index.remove(key).await };
         let outcome = self.write(table, What::Remove, key, &[]).await?;
         Ok(if outcome == Outcome::Removed { Remove::Removed } else { Remove::Absent })
+    }
+
+    async fn replace(&self, key: &[u8], expected: &[u8], value: &[u8]) -> Result<Replace, IndexError> {
+        let Some(table) = &self.table else { return self.index.replace(key, expected, value).await };
+        self.check_lengths(key, value)?;
+        let _lead = self.lead_alone(table, key).await?;
+        self.index.replace(key, expected, value).await
+    }
+
+    async fn remove_if(&self, key: &[u8], expected: &[u8]) -> Result<RemoveIf, IndexError> {
+        let Some(table) = &self.table else { return self.index.remove_if(key, expected).await };
+        self.check_lengths(key, &[])?;
+        let _lead = self.lead_alone(table, key).await?;
+        self.index.remove_if(key, expected).await
     }
 
     fn cache_bytes(&self) -> u64 {

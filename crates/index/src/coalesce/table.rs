@@ -89,6 +89,7 @@ pub(super) enum Answer {
 }
 
 struct Waiter {
+    /// `None` for a get, and for a write that expects a value: that joins no group.
     write: Option<(What, Arc<[u8]>)>,
     state: Mutex<State>,
 }
@@ -311,14 +312,15 @@ impl Lead<'_> {
         self.group.extend(self.place.with(|queue| std::mem::take(&mut queue.waiting)).into_iter().flatten());
     }
 
-    /// Takes the writes that fold with this one into the group. Called just before the remote operation.
+    /// Takes the writes that fold with this one into the group, up to one that expects a value. Called just before the
+    /// remote operation.
     pub(super) fn plan_writes(&mut self, mine: What) -> Plan {
         let alone = Plan { len: 1, remote: mine.alone(), member: 0 };
         if !self.elected {
             return alone;
         }
         let planned = self.place.with(|queue| {
-            let whats = queue.waiting.iter().filter_map(|waiter| waiter.write.as_ref()).map(|(what, _)| *what);
+            let whats = queue.waiting.iter().map_while(|waiter| waiter.write.as_ref()).map(|(what, _)| *what);
             let plan = Plan::of(mine, whats);
             (plan, queue.waiting.drain(..plan.len - 1).collect())
         });

@@ -47,7 +47,7 @@ pub(crate) trait SlottedIndex: TablePerNode<Table = Table<<Self as SlottedIndex>
         &self,
         table: &Table<Self::Own>,
         pin: Pin<'_>,
-        mode: Mode,
+        mode: Mode<'_>,
         record: &Record<'_>,
         along: &mut PiggybackedWrite,
     ) -> Result<Attempt, IndexError>;
@@ -91,8 +91,8 @@ pub(crate) trait SlottedIndex: TablePerNode<Table = Table<<Self as SlottedIndex>
         self.reclaim().await
     }
 
-    /// Inserts, updates or upserts.
-    async fn write(&self, mode: Mode, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
+    /// Inserts, updates, upserts or replaces.
+    async fn write(&self, mode: Mode<'_>, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
         self.check_lengths(key, value)?;
         let hash = self.hash(key);
         let table = self.table(hash);

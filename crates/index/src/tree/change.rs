@@ -17,10 +17,12 @@ use super::hand_over::{HandsOver, InHand, LeafLocks, Place, Queued, TurnOf};
 use super::node::Header;
 use super::skeleton::{Leaves, Locked, Retry, Step, Tree, Trouble};
 use crate::IndexError;
-use crate::block;
+use crate::Value;
+use crate::block::{self, Block};
 use crate::marks::mark;
 use crate::table_per_node::TablePerNode;
-use crate::write::{Mode, Wrote};
+use crate::traits::RemoveIf;
+use crate::write::{Guard, Mode, Wrote};
 use farindex_fabric::{Batch, Buf, OpKind, RemotePtr, Span, cold};
 use farindex_pool::Pin;
 use std::cell::Cell;
@@ -28,7 +30,7 @@ use std::cell::Cell;
 /// What is to become of a key.
 pub(super) enum Change<'a> {
     Put {
-        mode: Mode,
+        mode: Mode<'a>,
         value: &'a [u8],
         /// The new block and its bytes; null if key and value have 8 bytes each, and lie in the leaf.
         block: RemotePtr,
@@ -36,15 +38,27 @@ pub(super) enum Change<'a> {
         /// Has the block been written?
         written: Cell<bool>,
     },
-    Remove,
+    Remove(Guard<'a>),
 }
 
 impl Change<'_> {
-    /// The outcome if nothing changes; `present` says whether the key is there.
+    /// The condition on the value of a present key under which the key changes.
+    pub(super) fn guard(&self) -> Guard<'_> {
+        match self {
+            Change::Put { mode, .. } => mode.guard(),
+            Change::Remove(guard) => *guard,
+        }
+    }
+    /// The outcome if nothing changes, given the entry that is there.
+    pub(super) fn refused(&self, present: Option<&Present>) -> Option<Wrote> {
+        let differs = present.is_some_and(|present| !present.value.is_admitted_by(self.guard()));
+        if differs && !planted(Fault::Uncompared) { Some(Wrote::Differs) } else { self.nothing(present.is_some()) }
+    }
+    /// The outcome if nothing changes, whatever the value is; `present` says whether the key is there.
     pub(super) fn nothing(&self, present: bool) -> Option<Wrote> {
         match self {
             Change::Put { mode: Mode::Insert, .. } if present => Some(Wrote::Exists),
-            Change::Put { mode: Mode::Update, .. } | Change::Remove if !present => Some(Wrote::Absent),
+            Change::Put { mode: Mode::Update(_), .. } | Change::Remove(_) if !present => Some(Wrote::Absent),
             _ => None,
         }
     }
@@ -55,12 +69,33 @@ pub(super) struct Present {
     pub(super) slot: usize,
     /// Its block and that block's bytes; null if the entry has none.
     pub(super) block: (RemotePtr, u64),
+    /// Its value.
+    pub(super) value: EntryValue,
+}
+
+/// The value of an entry, as its leaf and its block hold it.
+pub(super) enum EntryValue {
+    Inline(u64),
+    Block(Value),
+}
+
+impl EntryValue {
+    fn is_admitted_by(&self, guard: Guard<'_>) -> bool {
+        match self {
+            EntryValue::Inline(word) => guard.admits(&word.to_le_bytes()),
+            EntryValue::Block(value) => guard.admits(value),
+        }
+    }
 }
 
 impl Present {
     /// An entry without a block.
-    pub(super) fn inline(slot: usize) -> Present {
-        Present { slot, block: (RemotePtr::NULL, 0) }
+    pub(super) fn inline(slot: usize, value: u64) -> Present {
+        Present { slot, block: (RemotePtr::NULL, 0), value: EntryValue::Inline(value) }
+    }
+    /// An entry with the block at this address.
+    pub(super) fn of_block(slot: usize, at: RemotePtr, block: Block) -> Present {
+        Present { slot, block: (at, block.len()), value: EntryValue::Block(block.into_value()) }
     }
     /// Retires the block, which nothing points to any more.
     pub(super) fn retire(&self, pin: &Pin<'_>) {
@@ -101,8 +136,8 @@ pub(super) trait Puts: Leaves + TablePerNode<Table = Anchor> {
     /// Changes a key.
     async fn change(&self, span: Span, key: &[u8], change: &Change<'_>) -> Result<Wrote, IndexError>;
 
-    /// Inserts, updates or upserts.
-    async fn put(&self, mode: Mode, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
+    /// Inserts, updates, upserts or replaces.
+    async fn put(&self, mode: Mode<'_>, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
         self.check_lengths(key, value)?;
         let span = self.session.span(mode.kind());
         let (mut block, mut len) = (RemotePtr::NULL, 0);
@@ -121,9 +156,10 @@ pub(super) trait Puts: Leaves + TablePerNode<Table = Anchor> {
         wrote
     }
 
-    async fn delete(&self, key: &[u8]) -> Result<Wrote, IndexError> {
+    /// Removes a key if the guard admits its value.
+    async fn delete(&self, key: &[u8], guard: Guard<'_>) -> Result<RemoveIf, IndexError> {
         self.check_lengths(key, &[])?;
-        self.change(self.session.span(OpKind::Remove), key, &Change::Remove).await
+        self.change(self.session.span(OpKind::Remove), key, &Change::Remove(guard)).await.map(RemoveIf::from)
     }
 
     /// Does what a write owes the tree: separators that it has missed, a merge of a leaf with few entries.

@@ -63,6 +63,8 @@ pub enum Fault {
     BoundBeforeFlush,
     /// A copy that is taken out of the mapping table stays swizzled in its parent (DEX, C2).
     LeftSwizzled,
+    /// A replacement takes any value of its key for the expected one.
+    Uncompared,
 }
 
 farindex_pool::fault_switch!();

@@ -11,6 +11,7 @@ mod dex;
 mod extendible;
 mod fault_detection;
 mod ground;
+mod guarded;
 mod linear;
 mod marks;
 mod model;

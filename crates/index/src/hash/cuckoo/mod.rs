@@ -42,9 +42,9 @@ use crate::slotted::record::{PiggybackedWrite, Record};
 use crate::slotted::slot;
 use crate::slotted::walk::{Step, free_table};
 use crate::table_per_node::{Creation, Opening, TablePerNode};
-use crate::traits::{Insert, Limits, PointIndex, Remove, Update, Upsert};
+use crate::traits::{Insert, Limits, PointIndex, Remove, RemoveIf, Replace, Update, Upsert};
 use crate::visit::Entries;
-use crate::write::Mode;
+use crate::write::{Guard, Mode};
 use crate::{IndexAudit, IndexError, Value};
 use displace::{Displacer, Room};
 use farindex_fabric::{NodeId, OpKind, RemotePtr, Span, apart};
@@ -233,7 +233,7 @@ impl SlottedIndex for Cuckoo {
         &self,
         table: &Table,
         pin: Pin<'_>,
-        mode: Mode,
+        mode: Mode<'_>,
         record: &Record<'_>,
         piggyback: &mut PiggybackedWrite,
     ) -> Result<Attempt, IndexError> {
@@ -295,11 +295,11 @@ impl Cuckoo {
         Ok(Op::new(self, table, &pin, hash, key).find().await?.map(|hit| hit.value))
     }
 
-    async fn delete(&self, key: &[u8]) -> Result<Remove, IndexError> {
+    async fn delete(&self, key: &[u8], guard: Guard<'_>) -> Result<RemoveIf, IndexError> {
         let (hash, table, pin) = self.begin(OpKind::Remove, key)?;
-        let (removed, generation) = Op::new(self, table, &pin, hash, key).remove().await?;
+        let (removed, generation) = Op::new(self, table, &pin, hash, key).remove(guard).await?;
         drop(pin);
-        if removed == Remove::Removed {
+        if removed == RemoveIf::Removed {
             table.note(-1, generation, -1);
         }
         self.after(table, false).await?;
@@ -325,7 +325,7 @@ impl PointIndex for Cuckoo {
     }
 
     async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
-        apart(self.write(Mode::Update, key, value)).await.map(Update::from)
+        apart(self.write(Mode::UPDATE, key, value)).await.map(Update::from)
     }
 
     async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
@@ -337,7 +337,16 @@ impl PointIndex for Cuckoo {
     }
 
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
-        apart(self.delete(key)).await
+        apart(self.delete(key, Guard::Any)).await.map(Remove::from)
+    }
+
+    async fn replace(&self, key: &[u8], expected: &[u8], value: &[u8]) -> Result<Replace, IndexError> {
+        let mode = Mode::Update(Guard::Equals(expected));
+        apart(self.write(mode, key, value)).await.map(Replace::from)
+    }
+
+    async fn remove_if(&self, key: &[u8], expected: &[u8]) -> Result<RemoveIf, IndexError> {
+        apart(self.delete(key, Guard::Equals(expected))).await
     }
 
     fn cache_bytes(&self) -> u64 {

@@ -16,8 +16,8 @@ use crate::slotted::intents;
 use crate::slotted::mover::release;
 use crate::slotted::record::{PiggybackedWrite, Record};
 use crate::slotted::slot::{Slot, vacant};
-use crate::traits::Remove;
-use crate::write::{Mode, Wrote};
+use crate::traits::RemoveIf;
+use crate::write::{Guard, Mode, Wrote};
 use farindex_fabric::Buf;
 use farindex_pool::{Intent, IntentCell};
 
@@ -36,15 +36,17 @@ impl Op<'_> {
     /// Looks up the key, and changes it as `mode` says.
     pub(super) async fn write(
         &mut self,
-        mode: Mode,
+        mode: Mode<'_>,
         record: &Record<'_>,
         piggyback: &mut PiggybackedWrite,
     ) -> Result<Attempt, IndexError> {
+        let mut check = mode.guard().begin();
         loop {
             if mode != Mode::Insert {
                 match self.find_to_change(piggyback).await? {
+                    Some(hit) if !check.admits(&hit.value) => return Ok(Attempt::Wrote(Wrote::Differs)),
                     Some(hit) if self.replace(&hit, record).await? => return Ok(Attempt::Wrote(Wrote::Updated)),
-                    None if mode == Mode::Update && self.find().await?.is_none() => {
+                    None if mode.is_update() && self.find().await?.is_none() => {
                         return Ok(Attempt::Wrote(Wrote::Absent));
                     }
                     None if mode == Mode::Upsert => {}
@@ -212,17 +214,21 @@ impl Op<'_> {
     }
 
     /// Removes the key; also returns the generation of the segment that held it.
-    pub(super) async fn remove(&mut self) -> Result<(Remove, u64), IndexError> {
+    pub(super) async fn remove(&mut self, guard: Guard<'_>) -> Result<(RemoveIf, u64), IndexError> {
+        let mut check = guard.begin();
         loop {
             let Some(hit) = self.find_to_change(&mut None).await? else {
                 match self.find().await? {
-                    None => return Ok((Remove::Absent, 0)),
+                    None => return Ok((RemoveIf::Absent, 0)),
                     Some(_) => continue,
                 }
             };
+            if !check.admits(&hit.value) {
+                return Ok((RemoveIf::Differs, 0));
+            }
             let head = vacant(Slot::decode(hit.head).stamp_after(self.pin.epoch()));
             if self.swap(&hit, head).await? {
-                return Ok((Remove::Removed, hit.spot.segment.generation));
+                return Ok((RemoveIf::Removed, hit.spot.segment.generation));
             }
         }
     }

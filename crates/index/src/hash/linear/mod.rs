@@ -37,9 +37,9 @@ use crate::slotted::record::{PiggybackedWrite, Record};
 use crate::slotted::walk::{Step, free_table};
 use crate::slotted::{geometry, slot};
 use crate::table_per_node::{Creation, Opening, TablePerNode};
-use crate::traits::{Insert, Limits, PointIndex, Remove, Update, Upsert};
+use crate::traits::{Insert, Limits, PointIndex, Remove, RemoveIf, Replace, Update, Upsert};
 use crate::visit::Entries;
-use crate::write::Mode;
+use crate::write::{Guard, Mode};
 use crate::{IndexAudit, IndexError, Value};
 use farindex_fabric::{NodeId, OpKind, RemotePtr, Span, apart};
 use farindex_pool::audit::Audit;
@@ -250,7 +250,7 @@ impl SlottedIndex for Linear {
         &self,
         table: &Table,
         pin: Pin<'_>,
-        mode: Mode,
+        mode: Mode<'_>,
         record: &Record<'_>,
         piggyback: &mut PiggybackedWrite,
     ) -> Result<Attempt, IndexError> {
@@ -291,10 +291,10 @@ impl Linear {
         }
     }
 
-    async fn delete(&self, key: &[u8]) -> Result<Remove, IndexError> {
+    async fn delete(&self, key: &[u8], guard: Guard<'_>) -> Result<RemoveIf, IndexError> {
         let (hash, table, pin) = self.begin(OpKind::Remove, key)?;
-        let removed = Op::new(self, table, pin, hash, key).remove().await?;
-        if removed == Remove::Removed {
+        let removed = Op::new(self, table, pin, hash, key).remove(guard).await?;
+        if removed == RemoveIf::Removed {
             table.note(-1, 0, 0);
         }
         self.after(table, false).await?;
@@ -320,7 +320,7 @@ impl PointIndex for Linear {
     }
 
     async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
-        apart(self.write(Mode::Update, key, value)).await.map(Update::from)
+        apart(self.write(Mode::UPDATE, key, value)).await.map(Update::from)
     }
 
     async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
@@ -332,7 +332,16 @@ impl PointIndex for Linear {
     }
 
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
-        apart(self.delete(key)).await
+        apart(self.delete(key, Guard::Any)).await.map(Remove::from)
+    }
+
+    async fn replace(&self, key: &[u8], expected: &[u8], value: &[u8]) -> Result<Replace, IndexError> {
+        let mode = Mode::Update(Guard::Equals(expected));
+        apart(self.write(mode, key, value)).await.map(Replace::from)
+    }
+
+    async fn remove_if(&self, key: &[u8], expected: &[u8]) -> Result<RemoveIf, IndexError> {
+        apart(self.delete(key, Guard::Equals(expected))).await
     }
 
     fn cache_bytes(&self) -> u64 {

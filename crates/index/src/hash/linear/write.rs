@@ -12,8 +12,8 @@ use crate::slotted::index::Attempt;
 use crate::slotted::mover::{Region, RegionMigrator};
 use crate::slotted::record::{PiggybackedWrite, Record};
 use crate::slotted::slot::{DEAD, EMPTY, Slot, frozen};
-use crate::traits::Remove;
-use crate::write::{Mode, Wrote};
+use crate::traits::RemoveIf;
+use crate::write::{Guard, Mode, Wrote};
 use farindex_fabric::cold;
 
 /// Result of an attempt to insert.
@@ -29,20 +29,22 @@ impl Op<'_> {
     /// Looks up the key, and changes it as `mode` says.
     pub(super) async fn write(
         &mut self,
-        mode: Mode,
+        mode: Mode<'_>,
         record: &Record<'_>,
         piggyback: &mut PiggybackedWrite,
     ) -> Result<Attempt, IndexError> {
+        let mut check = mode.guard().begin();
         loop {
             match self.look(Purpose::Change, piggyback).await? {
                 LookupResult::Hit(_) if mode == Mode::Insert => return Ok(Attempt::Wrote(Wrote::Exists)),
                 LookupResult::Hit(hit) if frozen(hit.head) => self.help(hit.segment, hit.index).await?,
+                LookupResult::Hit(hit) if !check.admits(&hit.value) => return Ok(Attempt::Wrote(Wrote::Differs)),
                 LookupResult::Hit(hit) => {
                     if self.replace(&hit, record).await? {
                         return Ok(Attempt::Wrote(Wrote::Updated));
                     }
                 }
-                LookupResult::Absent(_) | LookupResult::Full if mode == Mode::Update => {
+                LookupResult::Absent(_) | LookupResult::Full if mode.is_update() => {
                     return Ok(Attempt::Wrote(Wrote::Absent));
                 }
                 LookupResult::Absent(gap) => match self.put(&gap, record).await? {
@@ -115,17 +117,19 @@ impl Op<'_> {
     }
 
     /// Removes the key. Its slot stays in use until the table is moved.
-    pub(super) async fn remove(&mut self) -> Result<Remove, IndexError> {
+    pub(super) async fn remove(&mut self, guard: Guard<'_>) -> Result<RemoveIf, IndexError> {
+        let mut check = guard.begin();
         loop {
             match self.look(Purpose::Change, &mut None).await? {
                 LookupResult::Hit(hit) if frozen(hit.head) => self.help(hit.segment, hit.index).await?,
+                LookupResult::Hit(hit) if !check.admits(&hit.value) => return Ok(RemoveIf::Differs),
                 LookupResult::Hit(hit) => {
                     let emptied = if planted(Fault::LinearEmptied) { EMPTY } else { DEAD };
                     if self.swap(&hit, emptied).await? {
-                        return Ok(Remove::Removed);
+                        return Ok(RemoveIf::Removed);
                     }
                 }
-                LookupResult::Absent(_) | LookupResult::Full => return Ok(Remove::Absent),
+                LookupResult::Absent(_) | LookupResult::Full => return Ok(RemoveIf::Absent),
             }
         }
     }

@@ -40,9 +40,9 @@ use crate::keyhash::KeyHash;
 use crate::kind::Settings;
 use crate::marks::mark;
 use crate::table_per_node::{Creation, Opening, TablePerNode};
-use crate::traits::{Insert, Limits, PointIndex, Remove, Update, Upsert};
+use crate::traits::{Insert, Limits, PointIndex, Remove, RemoveIf, Replace, Update, Upsert};
 use crate::visit::Entries;
-use crate::write::{Mode, Wrote};
+use crate::write::{Guard, Mode, Wrote};
 use crate::{IndexAudit, IndexError, Value};
 use farindex_fabric::{Buf, NodeId, OpKind, RemotePtr, Span, apart, cold};
 use farindex_pool::audit::Audit;
@@ -130,7 +130,7 @@ impl Race {
     }
 
     /// Writes a block, looks up the key, and carries out the write of this mode.
-    async fn write(&self, mode: Mode, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
+    async fn write(&self, mode: Mode<'_>, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
         self.check_lengths(key, value)?;
         let hash = self.hash(key);
         let table = self.table(hash);
@@ -146,7 +146,7 @@ impl Race {
         &self,
         table: &Table,
         span: Span,
-        mode: Mode,
+        mode: Mode<'_>,
         hash: KeyHash,
         key: &[u8],
         (ptr, buf): (RemotePtr, Buf),
@@ -250,21 +250,23 @@ impl TablePerNode for Race {
 impl Op<'_> {
     async fn write(
         &mut self,
-        mode: Mode,
+        mode: Mode<'_>,
         piggybacked: &mut Option<(RemotePtr, Buf)>,
         (ptr, block_len): (RemotePtr, usize),
     ) -> Result<Wrote, IndexError> {
-        let purpose = if mode == Mode::Update { LookupPurpose::Change } else { LookupPurpose::Add };
+        let purpose = if mode.is_update() { LookupPurpose::Change } else { LookupPurpose::Add };
+        let mut check = mode.guard().begin();
         loop {
             match self.look(piggybacked, purpose).await? {
                 LookupResult::Hit(_) if mode == Mode::Insert => return Ok(Wrote::Exists),
+                LookupResult::Hit(hit) if !check.admits(hit.block.value()) => return Ok(Wrote::Differs),
                 LookupResult::Hit(hit) => {
                     let entry = Entry { state: slot::State::Live, fp: self.fp(), len: slot::units(block_len), ptr };
                     if self.replace(&hit, entry.encode()).await? {
                         return Ok(Wrote::Updated);
                     }
                 }
-                LookupResult::Absent(_) if mode == Mode::Update => return Ok(Wrote::Absent),
+                LookupResult::Absent(_) if mode.is_update() => return Ok(Wrote::Absent),
                 LookupResult::Absent(absence) => match self.put(absence, ptr, block_len).await? {
                     Put::Done => return Ok(Wrote::Inserted),
                     #[cfg(feature = "published")]
@@ -302,13 +304,14 @@ impl Race {
         }
     }
 
-    async fn delete(&self, key: &[u8]) -> Result<Remove, IndexError> {
+    async fn delete(&self, key: &[u8], guard: Guard<'_>) -> Result<RemoveIf, IndexError> {
         let (hash, table, pin) = self.begin(OpKind::Remove, key)?;
-        let mut op = Op::new(self, table, pin, hash, key);
+        let (mut op, mut check) = (Op::new(self, table, pin, hash, key), guard.begin());
         let removed = loop {
             match op.look(&mut None, LookupPurpose::Change).await? {
-                LookupResult::Absent(_) => break Remove::Absent,
-                LookupResult::Hit(hit) if op.replace(&hit, EMPTY).await? => break Remove::Removed,
+                LookupResult::Absent(_) => break RemoveIf::Absent,
+                LookupResult::Hit(hit) if !check.admits(hit.block.value()) => break RemoveIf::Differs,
+                LookupResult::Hit(hit) if op.replace(&hit, EMPTY).await? => break RemoveIf::Removed,
                 LookupResult::Hit(_) => {}
             }
         };
@@ -336,7 +339,7 @@ impl PointIndex for Race {
     }
 
     async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
-        apart(self.write(Mode::Update, key, value)).await.map(Update::from)
+        apart(self.write(Mode::UPDATE, key, value)).await.map(Update::from)
     }
 
     async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
@@ -348,7 +351,16 @@ impl PointIndex for Race {
     }
 
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
-        apart(self.delete(key)).await
+        apart(self.delete(key, Guard::Any)).await.map(Remove::from)
+    }
+
+    async fn replace(&self, key: &[u8], expected: &[u8], value: &[u8]) -> Result<Replace, IndexError> {
+        let mode = Mode::Update(Guard::Equals(expected));
+        apart(self.write(mode, key, value)).await.map(Replace::from)
+    }
+
+    async fn remove_if(&self, key: &[u8], expected: &[u8]) -> Result<RemoveIf, IndexError> {
+        apart(self.delete(key, Guard::Equals(expected))).await
     }
 
     fn cache_bytes(&self) -> u64 {

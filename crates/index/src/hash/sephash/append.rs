@@ -16,17 +16,36 @@ use super::views::Occupancy;
 use crate::IndexError;
 use crate::faults::{Fault, planted};
 use crate::marks::mark;
+use crate::write::{Check, Guard};
 use farindex_fabric::{Buf, RemotePtr, cold};
 
 /// What a write does with a key that is present, and with one that is absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mode {
+pub(super) enum Mode<'a> {
     Insert,
-    Update,
+    Update(Guard<'a>),
     Upsert,
-    Remove,
+    Remove(Guard<'a>),
     /// An upsert that does not look up the key.
     Blind,
+}
+
+impl<'a> Mode<'a> {
+    /// The condition under which it changes a present key.
+    pub(super) fn guard(self) -> Guard<'a> {
+        match self {
+            Mode::Update(guard) | Mode::Remove(guard) => guard,
+            Mode::Insert | Mode::Upsert | Mode::Blind => Guard::Any,
+        }
+    }
+    /// Does it change a key in this state? The guard is not asked.
+    fn changes(self, present: bool) -> bool {
+        match self {
+            Mode::Insert => !present,
+            Mode::Update(_) | Mode::Remove(_) => present,
+            Mode::Upsert | Mode::Blind => true,
+        }
+    }
 }
 
 /// What a write did.
@@ -50,7 +69,7 @@ impl Op<'_> {
     /// Makes one attempt to write.
     pub(super) async fn write(
         &mut self,
-        mode: Mode,
+        (mode, check): (Mode<'_>, &mut Check<'_>),
         ptr: RemotePtr,
         len: usize,
         piggybacked: &mut Option<(RemotePtr, Buf)>,
@@ -80,12 +99,13 @@ impl Op<'_> {
                 }
             };
             present = hit.is_some();
-            if present == (mode == Mode::Insert) && mode != Mode::Upsert {
+            let differs = hit.as_ref().is_some_and(|hit| !check.admits(hit.block.value()));
+            if differs || !mode.changes(present) {
                 return Ok(Step::Done(Wrote { present, appended: false, last: false }));
             }
             if planted(Fault::UpdateInMain)
                 && let Some((place, entry)) = hit.and_then(|hit| hit.main)
-                && mode == Mode::Update
+                && matches!(mode, Mode::Update(_))
             {
                 return cold(self.update_in_main(&probe, place, entry, ptr, len)).await;
             }
@@ -97,7 +117,7 @@ impl Op<'_> {
             return Ok(cold(self.merge(probe.segment, &probe.state)).await?.map());
         };
         let state = &probe.state;
-        let entry = Entry::new(self.hash, state.depth, ptr, len, mode == Mode::Remove);
+        let entry = Entry::new(self.hash, state.depth, ptr, len, matches!(mode, Mode::Remove(_)));
         let at = probe.segment.at.add(geometry.at(geometry.slot(probe.slot)));
         if self.span().cas(at, word, entry.encode(state.generation)).await? != word {
             mark!("append: CAS lost");

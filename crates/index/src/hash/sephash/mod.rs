@@ -39,8 +39,9 @@ use crate::handle::{Handle, has_handle};
 use crate::keyhash::KeyHash;
 use crate::kind::Settings;
 use crate::table_per_node::{Creation, Opening, TablePerNode};
-use crate::traits::{Insert, Limits, PointIndex, Remove, Update, Upsert};
+use crate::traits::{Insert, Limits, PointIndex, Remove, RemoveIf, Replace, Update, Upsert};
 use crate::visit::Entries;
+use crate::write::Guard;
 use crate::{IndexAudit, IndexError, Value};
 use append::{Mode, Wrote};
 use farindex_fabric::{NodeId, OpKind, RemotePtr, Span, apart, cold};
@@ -310,7 +311,7 @@ impl SepHash {
     }
 
     /// Writes a block, and appends an entry for it if the mode requires one.
-    async fn write(&self, kind: OpKind, mode: Mode, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
+    async fn write(&self, kind: OpKind, mode: Mode<'_>, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
         self.check_lengths(key, value)?;
         let hash = self.hash(key);
         let table = self.table(hash);
@@ -318,7 +319,8 @@ impl SepHash {
         let span = self.session.span(kind);
         let ptr = self.session.alloc(&span, table.node, len as u64).await?;
         let mut piggybacked = Some((ptr, block::encode(self.session.endpoint(), hash, key, value)));
-        let attempt = async |op: &mut Op<'_>| op.write(mode, ptr, len, &mut piggybacked).await;
+        let mut check = mode.guard().begin();
+        let attempt = async |op: &mut Op<'_>| op.write((mode, &mut check), ptr, len, &mut piggybacked).await;
         let wrote = self.run_on(table, span, hash, key, attempt).await;
         match &wrote {
             Ok(wrote) if wrote.appended() => {}
@@ -383,7 +385,7 @@ impl PointIndex for SepHash {
     }
 
     async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
-        let wrote = apart(self.write(OpKind::Update, Mode::Update, key, value)).await?;
+        let wrote = apart(self.write(OpKind::Update, Mode::Update(Guard::Any), key, value)).await?;
         Ok(if wrote.appended() { Update::Updated } else { Update::Absent })
     }
 
@@ -401,8 +403,26 @@ impl PointIndex for SepHash {
     }
 
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
-        let wrote = apart(self.write(OpKind::Remove, Mode::Remove, key, &[])).await?;
+        let wrote = apart(self.write(OpKind::Remove, Mode::Remove(Guard::Any), key, &[])).await?;
         Ok(if wrote.appended() { Remove::Removed } else { Remove::Absent })
+    }
+
+    async fn replace(&self, key: &[u8], expected: &[u8], value: &[u8]) -> Result<Replace, IndexError> {
+        let mode = Mode::Update(Guard::Equals(expected));
+        Ok(match apart(self.write(OpKind::Update, mode, key, value)).await? {
+            wrote if wrote.appended() => Replace::Replaced,
+            Wrote { present: true, .. } => Replace::Differs,
+            _ => Replace::Absent,
+        })
+    }
+
+    async fn remove_if(&self, key: &[u8], expected: &[u8]) -> Result<RemoveIf, IndexError> {
+        let mode = Mode::Remove(Guard::Equals(expected));
+        Ok(match apart(self.write(OpKind::Remove, mode, key, &[])).await? {
+            wrote if wrote.appended() => RemoveIf::Removed,
+            Wrote { present: true, .. } => RemoveIf::Differs,
+            _ => RemoveIf::Absent,
+        })
     }
 
     fn cache_bytes(&self) -> u64 {

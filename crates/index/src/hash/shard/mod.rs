@@ -52,9 +52,9 @@ use crate::kind::Settings;
 use crate::marks::mark;
 use crate::root_sync::{free_root, mark_root_dropped};
 use crate::table_per_node::{Creation, Opening, TablePerNode};
-use crate::traits::{Insert, Limits, PointIndex, Remove, Update, Upsert};
+use crate::traits::{Insert, Limits, PointIndex, Remove, RemoveIf, Replace, Update, Upsert};
 use crate::visit::Entries;
-use crate::write::{Mode, Wrote};
+use crate::write::{Guard, Mode, Wrote};
 use crate::{IndexAudit, IndexError, Value};
 use farindex_fabric::{Buf, NodeId, OpKind, RemotePtr, Span, apart};
 use farindex_pool::audit::Audit;
@@ -149,7 +149,7 @@ impl Shard {
     }
 
     /// Writes a block, looks up the key, and inserts or replaces its entry as `mode` says.
-    async fn write(&self, mode: Mode, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
+    async fn write(&self, mode: Mode<'_>, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
         self.check_lengths(key, value)?;
         let hash = self.hash(key);
         let table = self.table(hash);
@@ -177,7 +177,7 @@ impl Shard {
             Ok(Wrote::Inserted) => table.note(1),
             Ok(Wrote::Updated) => {}
             // The block was written, but nothing points to it.
-            Ok(Wrote::Exists | Wrote::Absent) => self.session.discard(ptr, block_len as u64),
+            Ok(Wrote::Exists | Wrote::Absent | Wrote::Differs) => self.session.discard(ptr, block_len as u64),
             // After a failed verb it may be linked all the same (N7), or its WRITE may land later (N5).
             Err(IndexError::Fabric(_)) => {}
             Err(_) => self.session.discard(ptr, block_len as u64),
@@ -193,14 +193,14 @@ impl Shard {
         &self,
         table: &Table,
         span: Span,
-        mode: Mode,
+        mode: Mode<'_>,
         hash: KeyHash,
         key: &[u8],
         (ptr, block_len): (RemotePtr, usize),
         buf: Option<Buf>,
     ) -> Result<Option<Wrote>, IndexError> {
         let pin = self.session.pin(span)?;
-        let mut op = Op::new(self, table, pin, hash, key);
+        let (mut op, mut check) = (Op::new(self, table, pin, hash, key), mode.guard().begin());
         let mut along = buf.map(|buf| (ptr, buf));
         let late = if planted(Fault::EarlyPointer) { along.take() } else { None };
         if planted(Fault::UnawaitedBlock)
@@ -213,6 +213,7 @@ impl Shard {
         loop {
             match op.look(&mut along).await? {
                 LookupResult::Hit(_) if mode == Mode::Insert => return Ok(Some(Wrote::Exists)),
+                LookupResult::Hit(hit) if !check.admits(hit.block.value()) => return Ok(Some(Wrote::Differs)),
                 LookupResult::Hit(hit) => {
                     let len = ((block_len / UNIT) as u64).min(slot::MAX_UNITS);
                     if let Slot::Live(entry) = Slot::decode(hit.word)
@@ -222,7 +223,7 @@ impl Shard {
                         return Ok(Some(Wrote::Updated));
                     }
                 }
-                LookupResult::Absent(_) if mode == Mode::Update => return Ok(Some(Wrote::Absent)),
+                LookupResult::Absent(_) if mode.is_update() => return Ok(Some(Wrote::Absent)),
                 // A planted fault may not have written the block yet.
                 LookupResult::Absent(absence) if late.is_none() && op.should_await_epoch(&absence.first) => {
                     return Ok(None);
@@ -341,23 +342,24 @@ impl Shard {
         }
     }
 
-    async fn delete(&self, key: &[u8]) -> Result<Remove, IndexError> {
+    async fn delete(&self, key: &[u8], guard: Guard<'_>) -> Result<RemoveIf, IndexError> {
         let (hash, table, pin) = self.begin(OpKind::Remove, key)?;
         let dead = Slot::Dead(0, Stamp::of_pin(pin.epoch()));
-        let mut op = Op::new(self, table, pin, hash, key);
+        let (mut op, mut check) = (Op::new(self, table, pin, hash, key), guard.begin());
         let removed = loop {
             #[cfg(feature = "published")]
-            if self.config.variant == Variant::Published {
+            if self.config.variant == Variant::Published && guard == Guard::Any {
                 break op.remove_published().await?;
             }
             match op.look(&mut None).await? {
-                LookupResult::Absent(_) => break Remove::Absent,
-                LookupResult::Hit(hit) if op.replace(&hit, dead).await? => break Remove::Removed,
+                LookupResult::Absent(_) => break RemoveIf::Absent,
+                LookupResult::Hit(hit) if !check.admits(hit.block.value()) => break RemoveIf::Differs,
+                LookupResult::Hit(hit) if op.replace(&hit, dead).await? => break RemoveIf::Removed,
                 LookupResult::Hit(_) => {}
             }
         };
         drop(op);
-        if removed == Remove::Removed {
+        if removed == RemoveIf::Removed {
             table.note(-1);
         }
         self.after(table, false).await?;
@@ -383,7 +385,7 @@ impl PointIndex for Shard {
     }
 
     async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
-        apart(self.write(Mode::Update, key, value)).await.map(Update::from)
+        apart(self.write(Mode::UPDATE, key, value)).await.map(Update::from)
     }
 
     async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
@@ -395,7 +397,16 @@ impl PointIndex for Shard {
     }
 
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
-        apart(self.delete(key)).await
+        apart(self.delete(key, Guard::Any)).await.map(Remove::from)
+    }
+
+    async fn replace(&self, key: &[u8], expected: &[u8], value: &[u8]) -> Result<Replace, IndexError> {
+        let mode = Mode::Update(Guard::Equals(expected));
+        apart(self.write(mode, key, value)).await.map(Replace::from)
+    }
+
+    async fn remove_if(&self, key: &[u8], expected: &[u8]) -> Result<RemoveIf, IndexError> {
+        apart(self.delete(key, Guard::Equals(expected))).await
     }
 
     fn cache_bytes(&self) -> u64 {

@@ -11,12 +11,12 @@
 use super::bucket::{Level, Snapshot};
 use super::lookup::{Candidates, LookupResult, Op, Verified};
 use super::slot::{Slot, Stamp};
-use crate::{IndexError, Remove};
+use crate::{IndexError, RemoveIf};
 
 impl Op<'_> {
     /// Removes the key from every slot of its level-1 bucket; from levels 2 and 3 as the repaired form does.
-    pub(super) async fn remove_published(&mut self) -> Result<Remove, IndexError> {
-        let mut removed = Remove::Absent;
+    pub(super) async fn remove_published(&mut self) -> Result<RemoveIf, IndexError> {
+        let mut removed = RemoveIf::Absent;
         loop {
             let hit = match self.look(&mut None).await? {
                 LookupResult::Absent(_) => return Ok(removed),
@@ -35,14 +35,14 @@ impl Op<'_> {
             if hits.is_empty() {
                 let dead = Slot::Dead(0, Stamp::of_pin(self.pin.epoch()));
                 if self.replace(&hit, dead).await? {
-                    return Ok(Remove::Removed);
+                    return Ok(RemoveIf::Removed);
                 }
                 continue;
             }
             let mut all = true;
             for hit in hits {
                 if self.replace(&hit, Slot::Fresh(seen.version(), Stamp::NEVER)).await? {
-                    removed = Remove::Removed;
+                    removed = RemoveIf::Removed;
                 } else {
                     all = false;
                 }

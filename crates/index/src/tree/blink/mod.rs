@@ -38,9 +38,11 @@ use crate::kind::Settings;
 use crate::maintenance::read_word;
 use crate::marks::mark;
 use crate::table_per_node::{Creation, Opening, TablePerNode, index_tag};
-use crate::traits::{Entry as Pair, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert};
+use crate::traits::{
+    Entry as Pair, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, RemoveIf, Replace, Update, Upsert,
+};
 use crate::visit::Entries;
-use crate::write::{Mode, Wrote};
+use crate::write::{Guard, Mode};
 use crate::{IndexAudit, IndexError, Value, audit::OnDamage, join};
 use farindex_fabric::{NodeId, OpKind, RemotePtr, Span, apart};
 use farindex_pool::PoolError;
@@ -249,10 +251,9 @@ impl BLink {
         Ok(pairs.pop().map(|(_, value)| value))
     }
 
-    async fn delete(&self, key: &[u8]) -> Result<Remove, IndexError> {
+    async fn delete(&self, key: &[u8], guard: Guard<'_>) -> Result<RemoveIf, IndexError> {
         self.check_lengths(key, &[])?;
-        let wrote = self.change(self.session.span(OpKind::Remove), key, &write::Change::Remove).await?;
-        Ok(if wrote == Wrote::Absent { Remove::Absent } else { Remove::Removed })
+        self.change(self.session.span(OpKind::Remove), key, &write::Change::Remove(guard)).await.map(RemoveIf::from)
     }
 }
 
@@ -274,7 +275,7 @@ impl PointIndex for BLink {
     }
 
     async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
-        apart(self.put(Mode::Update, key, value)).await.map(Update::from)
+        apart(self.put(Mode::UPDATE, key, value)).await.map(Update::from)
     }
 
     async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
@@ -286,7 +287,16 @@ impl PointIndex for BLink {
     }
 
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
-        apart(self.delete(key)).await
+        apart(self.delete(key, Guard::Any)).await.map(Remove::from)
+    }
+
+    async fn replace(&self, key: &[u8], expected: &[u8], value: &[u8]) -> Result<Replace, IndexError> {
+        let mode = Mode::Update(Guard::Equals(expected));
+        apart(self.put(mode, key, value)).await.map(Replace::from)
+    }
+
+    async fn remove_if(&self, key: &[u8], expected: &[u8]) -> Result<RemoveIf, IndexError> {
+        apart(self.delete(key, Guard::Equals(expected))).await
     }
 
     fn cache_bytes(&self) -> u64 {

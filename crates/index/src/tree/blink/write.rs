@@ -19,7 +19,7 @@ use crate::backoff::Backoff;
 use crate::block;
 use crate::marks::mark;
 use crate::recovery::{HeldLock, claim_and_recover};
-use crate::write::{Mode, Wrote};
+use crate::write::{Guard, Mode, Wrote};
 use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
 use farindex_pool::layout::HOME;
 use farindex_pool::{Intent, IntentCell, Pin, PoolError};
@@ -37,12 +37,12 @@ const FULL_ROUNDS: u32 = 8;
 pub(super) enum Change<'a> {
     /// It gets a block with this value, at an address that is allocated already.
     Put {
-        mode: Mode,
+        mode: Mode<'a>,
         block: RemotePtr,
         len: u64,
         value: &'a [u8],
     },
-    Remove,
+    Remove(Guard<'a>),
     /// It gets a child: this is a separator.
     Child(RemotePtr),
 }
@@ -52,9 +52,17 @@ impl Change<'_> {
     fn outcome(&self, found: bool) -> Result<Wrote, Wrote> {
         match (self, found) {
             (Change::Put { mode: Mode::Insert, .. } | Change::Child(_), true) => Err(Wrote::Exists),
-            (Change::Put { mode: Mode::Update, .. } | Change::Remove, false) => Err(Wrote::Absent),
+            (Change::Put { mode: Mode::Update(_), .. } | Change::Remove(_), false) => Err(Wrote::Absent),
             (_, true) => Ok(Wrote::Updated),
             (_, false) => Ok(Wrote::Inserted),
+        }
+    }
+    /// The condition on the value of a present key under which the key changes.
+    fn guard(&self) -> Guard<'_> {
+        match self {
+            Change::Put { mode, .. } => mode.guard(),
+            Change::Remove(guard) => *guard,
+            Change::Child(_) => Guard::Any,
         }
     }
     /// Applies the change; returns the entry that is replaced or removed.
@@ -62,7 +70,7 @@ impl Change<'_> {
         let entry = match self {
             Change::Put { block, len, .. } => Entry::new(key, *block, *len),
             Change::Child(at) => Entry::new(key, *at, 0),
-            Change::Remove => return contents.find(key).ok().map(|i| contents.entries.remove(i)),
+            Change::Remove(_) => return contents.find(key).ok().map(|i| contents.entries.remove(i)),
         };
         match contents.find(key) {
             Ok(i) => Some(std::mem::replace(&mut contents.entries[i], entry)),
@@ -92,7 +100,7 @@ struct Plan {
 
 impl BLink {
     /// Inserts, updates or upserts.
-    pub(super) async fn put(&self, mode: Mode, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
+    pub(super) async fn put(&self, mode: Mode<'_>, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
         self.check_lengths(key, value)?;
         let (session, span) = (&self.session, self.session.span(mode.kind()));
         let len = block::block_len(key.len(), value.len()) as u64;
@@ -240,6 +248,13 @@ impl BLink {
                 Ok(wrote) => wrote,
                 Err(nothing) => return Ok(Err(Some(nothing))),
             };
+            if let (guard @ Guard::Equals(_), Ok(found)) = (change.guard(), node.contents.find(key)) {
+                let (pairs, wrong) = self.read_entries(span, &node.contents.entries[found..=found]).await?;
+                wrong.into_iter().try_for_each(|damage| damage.fail())?;
+                if !pairs.iter().all(|(_, value)| guard.admits(value)) {
+                    return Ok(Err(Some(Wrote::Differs)));
+                }
+            }
             let mut contents = node.contents.clone();
             let replaced = change.apply(&mut contents, key);
             if let Change::Put { block, value, .. } = change {

@@ -37,9 +37,11 @@ use crate::audit::OnDamage;
 use crate::handle::{Handle, has_handle};
 use crate::kind::Settings;
 use crate::table_per_node::{Creation, Opening, TablePerNode};
-use crate::traits::{Entry, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert};
+use crate::traits::{
+    Entry, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, RemoveIf, Replace, Update, Upsert,
+};
 use crate::visit::Entries;
-use crate::write::{Mode, Wrote};
+use crate::write::{Guard, Mode};
 use crate::{IndexAudit, IndexError, Value};
 use farindex_fabric::{NodeId, RemotePtr, Span, apart};
 use farindex_pool::audit::Audit;
@@ -260,7 +262,7 @@ impl PointIndex for Chime {
         apart(self.put(Mode::Insert, key, value)).await.map(Insert::from)
     }
     async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
-        apart(self.put(Mode::Update, key, value)).await.map(Update::from)
+        apart(self.put(Mode::UPDATE, key, value)).await.map(Update::from)
     }
     async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         apart(self.put(Mode::Upsert, key, value)).await.map(Upsert::from)
@@ -269,8 +271,14 @@ impl PointIndex for Chime {
         self.upsert(key, value).await
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
-        let wrote = apart(self.delete(key)).await?;
-        Ok(if wrote == Wrote::Absent { Remove::Absent } else { Remove::Removed })
+        apart(self.delete(key, Guard::Any)).await.map(Remove::from)
+    }
+    async fn replace(&self, key: &[u8], expected: &[u8], value: &[u8]) -> Result<Replace, IndexError> {
+        let mode = Mode::Update(Guard::Equals(expected));
+        apart(self.put(mode, key, value)).await.map(Replace::from)
+    }
+    async fn remove_if(&self, key: &[u8], expected: &[u8]) -> Result<RemoveIf, IndexError> {
+        apart(self.delete(key, Guard::Equals(expected))).await
     }
     fn cache_bytes(&self) -> u64 {
         size_of::<Self>() as u64 + self.tree.cache.bytes() + self.hotspots.bytes()

@@ -98,13 +98,17 @@ impl Writes for Chime {
         {
             state = KeyState::Absent(Vec::new());
         }
-        if let Some(wrote) = change.nothing(matches!(state, KeyState::Present(_))) {
+        let present = match &state {
+            KeyState::Present(present) => Some(present),
+            KeyState::Absent(_) => None,
+        };
+        if let Some(wrote) = change.refused(present) {
             self.tree.release_to_next(span, locked, Steps::default(), turn).await?;
             return Ok(Done::Wrote { wrote, few: false });
         }
         let (seed, hints) = (locked.node.node.seed(), locked.node.image.hints().unwrap_or(Hints::from_bits(0)));
         let planned = match (change, &state) {
-            (Change::Remove, KeyState::Present(present)) => {
+            (Change::Remove(_), KeyState::Present(present)) => {
                 planned(locked.node.at, remove(&mut locked.node.image, seed, hints, present.slot))
             }
             (Change::Put { value, block, len, .. }, KeyState::Present(present)) => {
@@ -116,14 +120,14 @@ impl Writes for Chime {
                 let item = item(place, value, (*block, *len));
                 self.plan_insert(pin, &mut locked.node, item, others).await
             }
-            (Change::Remove, KeyState::Absent(_)) => Ok(None),
+            (Change::Remove(_), KeyState::Absent(_)) => Ok(None),
         };
         let (mut locked, planned) = self.tree.or_release(span, locked, planned).await?;
         let Some(plan) = planned else {
             missing.extend(self.split_leaf(pin, locked).await?);
             return Ok(Done::Split);
         };
-        let few = matches!(change, Change::Remove) && self.tries_to_merge(plan.hints);
+        let few = matches!(change, Change::Remove(_)) && self.tries_to_merge(plan.hints);
         let mut edit = edit_of(plan.writes);
         if plan.hints != hints {
             locked.node.image.add(HINTS_OFFSET, &[plan.hints.bits()]);
@@ -218,8 +222,8 @@ impl Chime {
     /// Finds the entry of a key in a locked leaf.
     async fn find(&self, span: &Span, leaf: &Held, (key, place): (&[u8], Place)) -> Result<KeyState, IndexError> {
         match look_up(&leaf.image, &leaf.node.expected(), place.key) {
-            Lookup::Hit { position, item: Item { block: false, .. } } => {
-                Ok(KeyState::Present(Present::inline(position)))
+            Lookup::Hit { position, item: Item { block: false, word1, .. } } => {
+                Ok(KeyState::Present(Present::inline(position, word1)))
             }
             Lookup::Hit { position, item } => {
                 self.present(span, &SmallVec::from_slice(&[(position, item.word1)]), key).await
@@ -234,7 +238,7 @@ impl Chime {
         Ok(match self.block_of(span, found, key).await? {
             Some((position, block)) => {
                 let at = found.iter().find(|(at, _)| *at == position).map(|(_, word1)| place(*word1).0);
-                KeyState::Present(Present { slot: position, block: (at.unwrap_or(RemotePtr::NULL), block.len()) })
+                KeyState::Present(Present::of_block(position, at.unwrap_or(RemotePtr::NULL), block))
             }
             None => KeyState::Absent(found.iter().map(|(position, _)| *position).collect()),
         })

@@ -126,7 +126,7 @@ fn walk(bytes: &[u8], many: bool) {
         gets.words().to_vec()
     } else {
         let mode = [wire::Ask::Get, wire::Ask::Locate, wire::Ask::Remove, wire::Ask::Leaves(asked)];
-        let puts = [crate::write::Mode::Insert, crate::write::Mode::Update, crate::write::Mode::Upsert];
+        let puts = [crate::write::Mode::Insert, crate::write::Mode::UPDATE, crate::write::Mode::Upsert];
         let asks: Vec<_> = mode.into_iter().chain(puts.map(|mode| wire::Ask::Put(mode, asked))).collect();
         let ask = asks[(asked >> 16) as usize % asks.len()];
         let bounds = (&[][..], None);

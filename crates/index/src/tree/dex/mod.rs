@@ -55,9 +55,11 @@ use crate::kind::Settings;
 use crate::marks::mark;
 use crate::recovery::acquire;
 use crate::table_per_node::{Creation, Opening, TablePerNode, index_tag};
-use crate::traits::{Entry, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, Update, Upsert};
+use crate::traits::{
+    Entry, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, RemoveIf, Replace, Update, Upsert,
+};
 use crate::visit::Entries;
-use crate::write::{Mode, Wrote};
+use crate::write::{Guard, Mode};
 use crate::{IndexAudit, IndexError, Value};
 use farindex_fabric::{Buf, NodeId, RemotePtr, Span, apart, cold};
 use farindex_pool::audit::Audit;
@@ -543,7 +545,7 @@ impl PointIndex for Dex {
         apart(self.put(Mode::Insert, key, value)).await.map(Insert::from)
     }
     async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
-        apart(self.put(Mode::Update, key, value)).await.map(Update::from)
+        apart(self.put(Mode::UPDATE, key, value)).await.map(Update::from)
     }
     async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         apart(self.put(Mode::Upsert, key, value)).await.map(Upsert::from)
@@ -552,8 +554,14 @@ impl PointIndex for Dex {
         self.upsert(key, value).await
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
-        let wrote = apart(self.delete(key)).await?;
-        Ok(if wrote == Wrote::Absent { Remove::Absent } else { Remove::Removed })
+        apart(self.delete(key, Guard::Any)).await.map(Remove::from)
+    }
+    async fn replace(&self, key: &[u8], expected: &[u8], value: &[u8]) -> Result<Replace, IndexError> {
+        let mode = Mode::Update(Guard::Equals(expected));
+        apart(self.put(mode, key, value)).await.map(Replace::from)
+    }
+    async fn remove_if(&self, key: &[u8], expected: &[u8]) -> Result<RemoveIf, IndexError> {
+        apart(self.delete(key, Guard::Equals(expected))).await
     }
     fn cache_bytes(&self) -> u64 {
         size_of::<Self>() as u64 + self.own.cache.bytes()

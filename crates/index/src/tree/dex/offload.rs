@@ -19,6 +19,7 @@ use crate::tree::lookups::{Answer, Candidates, LooksUp};
 use crate::tree::node::{Header, Node};
 use crate::tree::skeleton::{Leaves, Retry, Step};
 use crate::tree::walk::Any;
+use crate::write::{Guard, Mode};
 use crate::{IndexError, Value};
 use farindex_fabric::{FabricError, NodeId, OpKind, RemotePtr, Span};
 use serde::{Deserialize, Serialize};
@@ -403,11 +404,17 @@ impl Dex {
     /// What a memory node is to be asked to change a key in its leaf; `None` if it cannot.
     pub(super) fn change_to_ask(&self, key: &[u8], change: &Change<'_>) -> Option<Ask> {
         match change {
-            _ if !self.calls || key.len() != 8 => None,
-            Change::Remove => Some(Ask::Remove),
+            // A memory node does not compare values.
+            _ if !self.calls || key.len() != 8 || change.guard() != Guard::Any => None,
+            Change::Remove(_) => Some(Ask::Remove),
             Change::Put { mode, value, len: 0, .. } => {
+                let mode = match mode {
+                    Mode::Insert => Mode::Insert,
+                    Mode::Update(_) => Mode::UPDATE,
+                    Mode::Upsert => Mode::Upsert,
+                };
                 let value = <[u8; 8]>::try_from(*value).ok()?;
-                Some(Ask::Put(*mode, u64::from_le_bytes(value)))
+                Some(Ask::Put(mode, u64::from_le_bytes(value)))
             }
             Change::Put { .. } => None,
         }

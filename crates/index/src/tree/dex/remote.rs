@@ -259,7 +259,7 @@ impl Walk<'_, '_> {
 
     /// Puts the key with a value, or removes it, in the order in which an owner's WRITEs would: the slot, then checksum and
     /// bitmap.
-    fn change(&self, mut leaf: Loaded, put: Option<(Mode, u64)>) -> Step<Reply> {
+    fn change(&self, mut leaf: Loaded, put: Option<(Mode<'_>, u64)>) -> Step<Reply> {
         let (at, layout) = (leaf.at, leaf.layout);
         if leaf.is_locked() {
             return stop(Outcome::Busy, at);
@@ -279,7 +279,7 @@ impl Walk<'_, '_> {
         let key = <[u8; 8]>::try_from(self.request.key).map(u64::from_le_bytes);
         let (Ok(key), is_present) = (key, present.is_some()) else { return stop(Outcome::Foreign, at) };
         let (slot, edit) = match (put, present) {
-            (Some((Mode::Insert, _)), Some(_)) | (Some((Mode::Update, _)) | None, None) => {
+            (Some((Mode::Insert, _)), Some(_)) | (Some((Mode::Update(_), _)) | None, None) => {
                 return Ok(Reply::new(Outcome::Nothing { present: is_present }, at));
             }
             (Some((_, value)), Some(slot)) => {

@@ -28,7 +28,7 @@ pub(super) enum Ask {
     /// Return the leaf's address.
     Locate,
     /// Insert, update or upsert the key, of 8 bytes, with this value. The caller has the leaf's turn.
-    Put(Mode, u64),
+    Put(Mode<'static>, u64),
     /// Remove the key, of 8 bytes. The caller has the leaf's turn.
     Remove,
     /// Return the words of so many leaves at most, from this one on.
@@ -73,7 +73,7 @@ impl<'k> Request<'k> {
             Ask::Get => (1, 0, 0),
             Ask::Locate => (2, 0, 0),
             Ask::Put(Mode::Insert, value) => (3, 1, value),
-            Ask::Put(Mode::Update, value) => (3, 2, value),
+            Ask::Put(Mode::Update(_), value) => (3, 2, value),
             Ask::Put(Mode::Upsert, value) => (3, 3, value),
             Ask::Remove => (4, 0, 0),
             Ask::Leaves(most) => (5, 0, most),
@@ -105,7 +105,7 @@ impl<'k> Request<'k> {
             (1, 0) => Ask::Get,
             (2, 0) => Ask::Locate,
             (3, 1) => Ask::Put(Mode::Insert, argument),
-            (3, 2) => Ask::Put(Mode::Update, argument),
+            (3, 2) => Ask::Put(Mode::UPDATE, argument),
             (3, 3) => Ask::Put(Mode::Upsert, argument),
             (4, 0) => Ask::Remove,
             (5, 0) => Ask::Leaves(argument),
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn requests_come_as_they_were_sent() {
-        let asks = [Ask::Get, Ask::Locate, Ask::Put(Mode::Insert, 1), Ask::Put(Mode::Update, 2), Ask::Remove];
+        let asks = [Ask::Get, Ask::Locate, Ask::Put(Mode::Insert, 1), Ask::Put(Mode::UPDATE, 2), Ask::Remove];
         for ask in asks.into_iter().chain([Ask::Put(Mode::Upsert, 3), Ask::Leaves(9)]) {
             for bounds in [(&b""[..], None), (b"low", Some(&b""[..])), request().bounds] {
                 let sent = Request { ask, bounds, ..request() };

@@ -173,7 +173,7 @@ impl Dex {
                 match reply.map(|reply| (reply.outcome, reply.entries)) {
                     Some((Outcome::Wrote { present }, entries)) => {
                         mark!("dex: memory node changed a leaf");
-                        let few = matches!(change, Change::Remove) && is_time_to_merge(entries, self.far.leaf.span);
+                        let few = matches!(change, Change::Remove(_)) && is_time_to_merge(entries, self.far.leaf.span);
                         let wrote = if present { Wrote::Updated } else { Wrote::Inserted };
                         return Ok(Ok(Round::Wrote { wrote, few }));
                     }
@@ -240,7 +240,7 @@ impl Dex {
         let present = self.far.find(span, &leaf, key).await?;
         let keeps = cached || self.admits();
         let long = if keeps && !cached { self.long_fences(span, &leaf, &found).await? } else { long };
-        if let Some(wrote) = change.nothing(present.is_some()) {
+        if let Some(wrote) = change.refused(present.as_ref()) {
             if keeps && !cached {
                 self.keep(&leaf, long, &found);
             }

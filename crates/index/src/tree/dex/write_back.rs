@@ -305,7 +305,7 @@ impl Dex {
 
     /// May this change stay in the cache? Only one of entries that lie in the leaf: then no block is linked or retired by it.
     pub(super) fn may_stay(&self, change: &Change<'_>, present: Option<&Present>) -> bool {
-        let inline = matches!(change, Change::Remove | Change::Put { len: 0, .. });
+        let inline = matches!(change, Change::Remove(_) | Change::Put { len: 0, .. });
         self.writes_back() && inline && present.is_none_or(|present| present.block.1 == 0)
     }
 

@@ -68,7 +68,7 @@ impl Writes for Sherman {
         let span = pin.span();
         let present = self.find(span, &locked.node, key).await;
         let (locked, present) = self.tree.or_release(span, locked, present).await?;
-        if let Some(wrote) = change.nothing(present.is_some()) {
+        if let Some(wrote) = change.refused(present.as_ref()) {
             self.tree.release_to_next(span, locked, Steps::default(), turn).await?;
             return Ok(Done::Wrote { wrote, few: false });
         }
@@ -105,7 +105,7 @@ impl Sherman {
     ) -> Option<Planned> {
         let mut edit = Edit::default();
         match change {
-            Change::Remove => {
+            Change::Remove(_) => {
                 if let Some(present) = present {
                     node.set_used(present.slot, false);
                     edit.put_used(node);
@@ -138,7 +138,7 @@ impl Sherman {
                 }
             }
         }
-        let few = matches!(change, Change::Remove) && is_time_to_merge(node.count(), self.leaf.span);
+        let few = matches!(change, Change::Remove(_)) && is_time_to_merge(node.count(), self.leaf.span);
         edit.seal(node, self.tree.tag);
         Some(Planned { edit, few })
     }
@@ -151,10 +151,10 @@ impl Sherman {
         key: &[u8],
     ) -> Result<Option<Present>, IndexError> {
         match self.candidates(node, key) {
-            Ok(slot) => Ok(Some(Present::inline(slot))),
+            Ok(slot) => Ok(Some(Present::inline(slot, node.slot(slot).1))),
             Err(candidates) => {
                 let found = self.block_of(span, &candidates, key).await?;
-                Ok(found.map(|(slot, block)| Present { slot, block: (place(node.slot(slot).1).0, block.len()) }))
+                Ok(found.map(|(slot, block)| Present::of_block(slot, place(node.slot(slot).1).0, block)))
             }
         }
     }

@@ -8,10 +8,13 @@ mod toy;
 use self::toy::Toy;
 use farindex_check::{Call, ClientLog, History, Limits, Outcome, Recorder, Stamps, Verdict, check};
 use farindex_index::coalesce::{Coalesced, Coalescer, Fault};
-use farindex_index::{IndexError, Insert, Lifecycle, PointIndex, PoolIndex, Remove, Shard, Update, Upsert, shard};
+use farindex_index::{
+    IndexError, Insert, Lifecycle, PointIndex, PoolIndex, Remove, RemoveIf, Replace, Shard, Update, Upsert, shard,
+};
 use farindex_pool::{Client, Pool, PoolOptions};
 use farindex_sim::{Config, ODDS, Sim, SimRng};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -52,6 +55,16 @@ async fn answer(index: &impl PointIndex, call: &Call) -> Result<Outcome, IndexEr
             Remove::Removed => Outcome::Removed,
             Remove::Absent => Outcome::Absent,
         },
+        Call::Replace { key, expected, value } => match index.replace(key, expected, value).await? {
+            Replace::Replaced => Outcome::Replaced,
+            Replace::Differs => Outcome::Differs,
+            Replace::Absent => Outcome::Absent,
+        },
+        Call::RemoveIf { key, expected } => match index.remove_if(key, expected).await? {
+            RemoveIf::Removed => Outcome::Removed,
+            RemoveIf::Differs => Outcome::Differs,
+            RemoveIf::Absent => Outcome::Absent,
+        },
         Call::Scan { .. } => unreachable!("no scans are asked for"),
     })
 }
@@ -77,7 +90,8 @@ async fn work_on_many(index: &impl PointIndex, rng: &mut SimRng, keys: u64, log:
     }
 }
 
-/// One coroutine: random operations on few keys, with values that no other operation has.
+/// One coroutine: random operations on few keys, with values that no other operation has. What it expects is what it has
+/// seen last.
 pub(crate) async fn work(
     index: &impl PointIndex,
     mut rng: SimRng,
@@ -86,6 +100,7 @@ pub(crate) async fn work(
     log: &RefCell<ClientLog>,
     stamps: &Stamps,
 ) {
+    let mut seen = BTreeMap::new();
     for i in 0..work.ops {
         let patience = if work.cancel > 0 && rng.below(work.cancel) == 0 { rng.below(4) } else { u64::MAX };
         if rng.below(6) == 0 {
@@ -94,16 +109,26 @@ pub(crate) async fn work(
         }
         let key = vec![b'a' + rng.below(work.keys) as u8];
         let value = ((number << 20 | i) as u32).to_le_bytes().to_vec();
-        let call = match rng.below(10) {
-            0..=3 => Call::Get { key },
-            4 => Call::Insert { key, value },
-            5 => Call::Update { key, value },
-            6..=8 => Call::Upsert { key, value },
-            _ => Call::Remove { key },
+        let expected = seen.get(&key).cloned().unwrap_or_default();
+        let call = match rng.below(13) {
+            10 | 11 => Call::Replace { key: key.clone(), expected, value },
+            12 => Call::RemoveIf { key: key.clone(), expected },
+            0..=3 => Call::Get { key: key.clone() },
+            4 => Call::Insert { key: key.clone(), value },
+            5 => Call::Update { key: key.clone(), value },
+            6..=8 => Call::Upsert { key: key.clone(), value },
+            _ => Call::Remove { key: key.clone() },
         };
         let ticket = log.borrow_mut().invoke(call.clone(), stamps.tick());
         // What failed, and what was cancelled, may have taken effect.
         if let Some(Ok(outcome)) = within(patience, answer(index, &call)).await {
+            match (&outcome, call.value()) {
+                (Outcome::Value(Some(value)), _) => _ = seen.insert(key, value.clone()),
+                (Outcome::Inserted | Outcome::Updated | Outcome::Written | Outcome::Replaced, Some(value)) => {
+                    seen.insert(key, value.to_vec());
+                }
+                _ => {}
+            }
             log.borrow_mut().complete(ticket, stamps.tick(), outcome);
         }
     }

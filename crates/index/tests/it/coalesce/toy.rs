@@ -1,7 +1,7 @@
 //! The simplest index over verbs: one word for each of a few keys, zero for an absent one. Linearizable by itself.
 
 use farindex_fabric::{Endpoint, NodeId, OpKind, RemotePtr, Span};
-use farindex_index::{IndexError, Insert, Limits, PointIndex, Remove, Update, Upsert, Value};
+use farindex_index::{IndexError, Insert, Limits, PointIndex, Remove, RemoveIf, Replace, Update, Upsert, Value};
 
 pub(crate) struct Toy(pub(crate) Endpoint);
 
@@ -70,6 +70,24 @@ impl PointIndex for Toy {
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         let old = self.swap(self.0.span(OpKind::Remove), key, 0, |seen| seen == 0).await?;
         Ok(if old == 0 { Remove::Absent } else { Remove::Removed })
+    }
+    async fn replace(&self, key: &[u8], expected: &[u8], value: &[u8]) -> Result<Replace, IndexError> {
+        let differs = |seen: u64| seen == 0 || self::value(seen).as_deref() != Some(expected);
+        let old = self.swap(self.0.span(OpKind::Update), key, word(value), differs).await?;
+        Ok(match old {
+            0 => Replace::Absent,
+            old if differs(old) => Replace::Differs,
+            _ => Replace::Replaced,
+        })
+    }
+    async fn remove_if(&self, key: &[u8], expected: &[u8]) -> Result<RemoveIf, IndexError> {
+        let differs = |seen: u64| seen == 0 || value(seen).as_deref() != Some(expected);
+        let old = self.swap(self.0.span(OpKind::Remove), key, 0, differs).await?;
+        Ok(match old {
+            0 => RemoveIf::Absent,
+            old if differs(old) => RemoveIf::Differs,
+            _ => RemoveIf::Removed,
+        })
     }
     fn cache_bytes(&self) -> u64 {
         0

@@ -1,6 +1,6 @@
 //! Where clients crash in cuckoo hashing.
 
-use crate::crash_recovery::kinds::{CrashTested, Kind, MANY, Stage, everywhere, keys_at};
+use crate::crash_recovery::kinds::{CrashTested, EVERY_OP, Kind, MANY, Stage, everywhere, keys_at};
 use farindex_fabric::{NodeId, OpKind, RemotePtr};
 use farindex_index::cuckoo::Config;
 use farindex_index::cuckoo::places::first_slots;
@@ -75,12 +75,12 @@ impl CrashTested for Cuckoo {
     fn kinds() -> Vec<Kind<Place>> {
         let everyplace = [Plain, Otherwise, Long, RegionMigrator, MovesBlocks, Half];
         let mut all = Vec::new();
-        for op in [Op::Get, Op::Insert, Op::Update, Op::Upsert, Op::Remove] {
+        for op in EVERY_OP {
             all.extend(everyplace.map(|place| Kind::On(op, place)));
             if matches!(op, Op::Insert | Op::Upsert) {
                 all.extend([Resizes, Displaces, DisplacesBlocks].map(|place| Kind::On(op, place)));
             }
-            if matches!(op, Op::Update | Op::Upsert) {
+            if matches!(op, Op::Update | Op::Upsert | Op::Replace) {
                 all.push(Kind::On(op, Again));
             }
         }
@@ -136,7 +136,7 @@ impl CrashTested for Cuckoo {
     fn budget(kind: Kind<Place>) -> u64 {
         match kind {
             Kind::On(Op::Get, _) => 3,
-            Kind::On(Op::Remove, Plain | Otherwise | Long) => 4,
+            Kind::On(Op::Remove | Op::RemoveIf, Plain | Otherwise | Long) => 4,
             Kind::On(_, Plain | Otherwise | Long) => 6,
             Kind::On(_, Again) => 10,
             Kind::On(_, Displaces | DisplacesBlocks) => 40,

@@ -61,7 +61,10 @@ async fn work<I: CrashTested>(
     for (i, act) in does.iter().enumerate() {
         let outcome = match act {
             Act::On(op, key) => {
-                shared.run(&mut log, (&ready.session, &ready.index), *op, key, &format!("{number} {i}")).await
+                let value = format!("{number} {i}");
+                // Of the stage's key, as it was at first.
+                let values = (shared.stage.value(), value.as_str());
+                shared.run_expecting(&mut log, (&ready.session, &ready.index), *op, key, values).await
             }
             Act::Grow => ready.index.enlarge(&ready.session).await,
         };

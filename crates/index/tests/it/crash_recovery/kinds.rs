@@ -11,6 +11,10 @@ use std::rc::Rc;
 /// More than a table of any size here needs to grow, in the hint that steers growth.
 pub(crate) const MANY: i64 = 1 << 20;
 
+/// Every operation on a key.
+pub(crate) const EVERY_OP: [Op; 7] =
+    [Op::Get, Op::Insert, Op::Update, Op::Upsert, Op::Remove, Op::Replace, Op::RemoveIf];
+
 /// The operation in which the client crashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind<P> {
@@ -60,6 +64,18 @@ pub(crate) struct Stage {
     pub(crate) padded: usize,
     /// Have the values that are put in at first 8 bytes?
     pub(crate) eight: bool,
+}
+
+impl Stage {
+    /// The value that keys have at first.
+    pub(crate) fn first(&self) -> &'static str {
+        if self.eight { "first..." } else { "first" }
+    }
+    /// The value of the operation's key then, if it is there.
+    pub(crate) fn value(&self) -> &'static str {
+        let changed = self.keys.iter().rev().take(self.updated).any(|key| *key == self.key);
+        if changed { "changed" } else { self.first() }
+    }
 }
 
 /// A kind of index that is tested with crashes.

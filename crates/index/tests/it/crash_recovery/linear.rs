@@ -1,6 +1,6 @@
 //! Where clients crash in linear probing.
 
-use crate::crash_recovery::kinds::{CrashTested, Kind, MANY, Stage, everywhere, keys_at};
+use crate::crash_recovery::kinds::{CrashTested, EVERY_OP, Kind, MANY, Stage, everywhere, keys_at};
 use farindex_fabric::OpKind;
 use farindex_index::linear::Config;
 use farindex_index::{IndexError, Linear};
@@ -61,12 +61,12 @@ impl CrashTested for Linear {
     fn kinds() -> Vec<Kind<Place>> {
         let everyplace = [Plain, Otherwise, Long, RegionMigrator, MovesBlocks, Cleans, Half];
         let mut all = Vec::new();
-        for op in [Op::Get, Op::Insert, Op::Update, Op::Upsert, Op::Remove] {
+        for op in EVERY_OP {
             all.extend(everyplace.map(|place| Kind::On(op, place)));
             if matches!(op, Op::Insert | Op::Upsert) {
                 all.push(Kind::On(op, Resizes));
             }
-            if matches!(op, Op::Update | Op::Upsert) {
+            if matches!(op, Op::Update | Op::Upsert | Op::Replace) {
                 all.push(Kind::On(op, Again));
             }
         }
@@ -122,7 +122,7 @@ impl CrashTested for Linear {
         match kind {
             Kind::On(Op::Get, Half) => 6,
             Kind::On(Op::Get, _) => 10,
-            Kind::On(Op::Remove, Plain | Otherwise | Long) => 10,
+            Kind::On(Op::Remove | Op::RemoveIf, Plain | Otherwise | Long) => 10,
             Kind::On(_, Plain | Otherwise | Long) => 16,
             Kind::On(_, Again) => 20,
             Kind::On(_, RegionMigrator | MovesBlocks | Resizes) => 200,

@@ -1,6 +1,6 @@
 //! Where clients crash in RACE.
 
-use crate::crash_recovery::kinds::{CrashTested, Kind, Stage, everywhere, keys_at};
+use crate::crash_recovery::kinds::{CrashTested, EVERY_OP, Kind, Stage, everywhere, keys_at};
 use farindex_index::keyhash::KeyHash;
 use farindex_index::race::Config;
 use farindex_index::{IndexError, PointIndex, Race};
@@ -58,7 +58,7 @@ impl CrashTested for Race {
 
     fn kinds() -> Vec<Kind<Place>> {
         let mut all = Vec::new();
-        for op in [Op::Get, Op::Insert, Op::Update, Op::Upsert, Op::Remove] {
+        for op in EVERY_OP {
             all.extend([Plain, Otherwise, Long].map(|place| Kind::On(op, place)));
         }
         for op in [Op::Insert, Op::Upsert] {
@@ -94,7 +94,7 @@ impl CrashTested for Race {
     fn budget(kind: Kind<Place>) -> u64 {
         match kind {
             _ if matches!(kind, Kind::On(..)) && splits(kind) => 70,
-            Kind::On(Op::Get | Op::Remove, _) => 2,
+            Kind::On(Op::Get | Op::Remove | Op::RemoveIf, _) => 2,
             Kind::On(..) => 9,
             Kind::Open => 3,
             Kind::Create => 100,

@@ -125,10 +125,22 @@ impl<I: CrashTested> Shared<I> {
         key: &str,
         value: &str,
     ) -> Result<(), IndexError> {
+        self.run_expecting(log, (session, index), op, key, ("", value)).await
+    }
+
+    /// Runs an operation that may expect a value, and records it.
+    pub(crate) async fn run_expecting(
+        &self,
+        log: &mut ClientLog,
+        (session, index): (&Session, &I),
+        op: Op,
+        key: &str,
+        (expected, value): (&str, &str),
+    ) -> Result<(), IndexError> {
         let now = || self.stamps.at(session.endpoint().now().as_nanos() as u64);
-        let (key, value) = (key.as_bytes(), value.as_bytes());
-        let ticket = log.invoke(call_of(op, key, value), now());
-        let outcome = carry_out(index, op, key, value).await?;
+        let (key, values) = (key.as_bytes(), (expected.as_bytes(), value.as_bytes()));
+        let ticket = log.invoke(call_of(op, key, values), now());
+        let outcome = carry_out(index, op, key, values).await?;
         log.complete(ticket, now(), outcome);
         Ok(())
     }
@@ -143,8 +155,7 @@ impl<I: CrashTested> Shared<I> {
         let keys = &self.stage.keys;
         index.swell(-MANY);
         for key in keys {
-            let value = if self.stage.eight { "first..." } else { "first" };
-            self.run(&mut log, to, Op::Insert, key, value).await?;
+            self.run(&mut log, to, Op::Insert, key, self.stage.first()).await?;
         }
         for key in keys.iter().take(self.stage.removed) {
             self.run(&mut log, to, Op::Remove, key, "").await?;
@@ -190,7 +201,8 @@ impl<I: CrashTested> Shared<I> {
                 }
                 arm(&me);
                 let value = format!("second{}", ".".repeat(self.stage.padded));
-                self.run(&mut log, (&session, &index), op, &self.stage.key, &value).await?;
+                let values = (self.stage.value(), value.as_str());
+                self.run_expecting(&mut log, (&session, &index), op, &self.stage.key, values).await?;
             }
             Kind::Open => {
                 arm(&me);
@@ -261,8 +273,11 @@ impl<I: CrashTested> Shared<I> {
                 (Op::Remove, self.stage.key.as_str(), ""),
                 (Op::Get, self.stage.key.as_str(), ""),
                 (Op::Upsert, self.stage.key.as_str(), "seventh"),
+                (Op::Replace, self.stage.key.as_str(), "eighth"),
+                (Op::RemoveIf, keys[0].as_str(), ""),
             ] {
-                self.run(&mut log, (&session, &index), op, key, value).await?;
+                let expected = if op == Op::Replace { "seventh" } else { "third" };
+                self.run_expecting(&mut log, (&session, &index), op, key, (expected, value)).await?;
             }
             if !at_once {
                 for key in keys {

@@ -1,6 +1,6 @@
 //! Where clients crash in SepHash.
 
-use crate::crash_recovery::kinds::{CrashTested, Kind, Stage, everywhere, keys_at};
+use crate::crash_recovery::kinds::{CrashTested, EVERY_OP, Kind, Stage, everywhere, keys_at};
 use farindex_index::keyhash::KeyHash;
 use farindex_index::sephash::{Config, Table};
 use farindex_index::{IndexError, PointIndex, SepHash};
@@ -76,7 +76,7 @@ impl CrashTested for SepHash {
 
     fn kinds() -> Vec<Kind<Place>> {
         let mut all = Vec::new();
-        for op in [Op::Get, Op::Insert, Op::Update, Op::Upsert, Op::Remove] {
+        for op in EVERY_OP {
             all.extend([Plain, Otherwise, Long, Merges, Drops, Splits, Renews].map(|place| Kind::On(op, place)));
         }
         all.extend(everywhere(&[28, 34, 40]));

@@ -1,7 +1,7 @@
 //! Where clients crash in SHARD.
 
 use crate::crash_recovery::interleavings::{Act, interleave_everywhere};
-use crate::crash_recovery::kinds::{CrashTested, Kind, MANY, Stage, everywhere, keys_at};
+use crate::crash_recovery::kinds::{CrashTested, EVERY_OP, Kind, MANY, Stage, everywhere, keys_at};
 use farindex_fabric::OpKind;
 use farindex_index::keyhash::KeyHash;
 use farindex_index::shard::Config;
@@ -92,7 +92,9 @@ fn two_clients_meet_behind_any_batch() {
     let deep = std::env::var("FARINDEX_EVERY").is_ok();
     for place in [RegionMigrator, MovesAll, Twice, Renews, Second, Third, Chained, Recycles] {
         let mut runs = 0;
-        for (op, present) in [(Op::Get, true), (Op::Insert, false), (Op::Update, true), (Op::Remove, true)] {
+        for (op, present) in
+            [(Op::Get, true), (Op::Insert, false), (Op::Update, true), (Op::Remove, true), (Op::Replace, true)]
+        {
             let kind = Kind::On(if present { Op::Update } else { Op::Insert }, place);
             let stage = Shard::stage(kind);
             let other = neighbours(&stage).next().unwrap_or_default();
@@ -101,6 +103,7 @@ fn two_clients_meet_behind_any_batch() {
                 vec![Act::On(Op::Insert, other)],
                 vec![on(Op::Remove), on(Op::Insert)],
                 vec![on(Op::Insert), on(Op::Update)],
+                vec![on(Op::Replace)],
                 vec![Act::Grow, on(Op::Get)],
             ] {
                 let depth = if deep && place != MovesAll { 2 } else { 1 };
@@ -178,18 +181,18 @@ impl CrashTested for Shard {
     }
 
     fn budget(kind: Kind<Place>) -> u64 {
-        let writes = matches!(kind, Kind::On(Op::Insert | Op::Update | Op::Upsert, _));
+        let writes = matches!(kind, Kind::On(Op::Insert | Op::Update | Op::Upsert | Op::Replace, _));
         // A write from a session without a stock takes a chunk first.
         let fetches = if writes { 9 } else { 0 };
         match kind {
-            Kind::On(op, Plain | Otherwise) if op == Op::Get || op == Op::Remove => 2,
+            Kind::On(Op::Get | Op::Remove | Op::RemoveIf, Plain | Otherwise) => 2,
             Kind::On(_, Plain | Otherwise) => 12,
             Kind::On(_, RegionMigrator) => fetches + 39,
             Kind::On(_, MovesAll | MovesThird) => fetches + 60,
             Kind::On(_, Twice) => fetches + 60,
             Kind::On(_, Renews) => fetches + 22,
             Kind::On(Op::Insert | Op::Upsert, Second | Third | Chained | Resizes) => 25,
-            Kind::On(Op::Update, Second | Third | Chained) => 16,
+            Kind::On(Op::Update | Op::Replace, Second | Third | Chained) => 16,
             Kind::On(_, Second | Third | Chained | Resizes) => 6,
             Kind::On(_, Recycles) => 40,
             Kind::Open => 3,
@@ -205,7 +208,7 @@ impl CrashTested for Shard {
     fn kinds() -> Vec<Kind<Place>> {
         let everyplace = [Plain, Otherwise, RegionMigrator, MovesAll, Twice, Renews, Second, Third, Chained];
         let mut all = Vec::new();
-        for op in [Op::Get, Op::Insert, Op::Update, Op::Upsert, Op::Remove] {
+        for op in EVERY_OP {
             all.extend(everyplace.map(|place| Kind::On(op, place)));
             if matches!(op, Op::Insert | Op::Upsert) {
                 all.extend([Resizes, Recycles, MovesThird].map(|place| Kind::On(op, place)));

@@ -1,6 +1,6 @@
 //! Where clients crash in an ordered index over the skeleton.
 
-use crate::crash_recovery::kinds::{CrashTested, Kind, Stage, everywhere};
+use crate::crash_recovery::kinds::{CrashTested, EVERY_OP, Kind, Stage, everywhere};
 use crate::trees::Tree;
 use farindex_index::{Chime, IndexError, PointIndex, Remove, Sherman};
 use farindex_pool::{Session, marks};
@@ -192,17 +192,19 @@ impl<T: KnownShape> CrashTested for T {
 
     fn kinds() -> Vec<Kind<Place>> {
         let mut all = Vec::new();
-        for op in [Op::Get, Op::Insert, Op::Update, Op::Upsert, Op::Remove] {
+        for op in EVERY_OP {
             all.extend([Plain, Otherwise, Long, Eight].map(|place| Kind::On(op, place)));
             if matches!(op, Op::Insert | Op::Upsert) {
                 all.extend([Splits, SplitsTwice, Grows].map(|place| Kind::On(op, place)));
                 all.extend(T::sizes().hops.map(|_| Kind::On(op, Hops)));
             }
-            if matches!(op, Op::Update | Op::Upsert) {
+            if matches!(op, Op::Update | Op::Upsert | Op::Replace) {
                 all.extend([ToBlock, ToInline].map(|place| Kind::On(op, place)));
             }
         }
-        all.extend([Merges, Shrinks].map(|place| Kind::On(Op::Remove, place)));
+        for op in [Op::Remove, Op::RemoveIf] {
+            all.extend([Merges, Shrinks].map(|place| Kind::On(op, place)));
+        }
         // Under the leaf's lock, among the WRITEs of its split, under the root's lock.
         all.extend(everywhere(&[12, 14, 16, 18, 20]));
         all
@@ -235,8 +237,8 @@ impl<T: KnownShape> CrashTested for T {
             Kind::On(Op::Insert | Op::Upsert, Splits) => const { &[T::SPLIT] },
             Kind::On(Op::Insert | Op::Upsert, SplitsTwice) => const { &[T::SPLIT, "tree: node was split"] },
             Kind::On(Op::Insert | Op::Upsert, Grows) => const { &[T::SPLIT, "tree: root has grown"] },
-            Kind::On(Op::Remove, Merges) => &["tree: nodes were merged"],
-            Kind::On(Op::Remove, Shrinks) => &["tree: root has shrunk"],
+            Kind::On(Op::Remove | Op::RemoveIf, Merges) => &["tree: nodes were merged"],
+            Kind::On(Op::Remove | Op::RemoveIf, Shrinks) => &["tree: root has shrunk"],
             _ => &[],
         }
     }

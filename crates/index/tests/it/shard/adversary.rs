@@ -91,7 +91,7 @@ fn survives_crashes() {
 #[test]
 fn survives_behind_the_lock_table() {
     let (coroutines, hot_keys, coalescing) = ((2, 4), (1, 2), Some(coalesce::Fault::None));
-    let setup = Setup { coroutines, hot_keys, many: ODDS / 4, coalescing, ..Setup::default() };
+    let setup = Setup { coroutines, hot_keys, many: ODDS / 4, guarded: ODDS / 3, coalescing, ..Setup::default() };
     let totals = adversary::survives(300, &setup, &ShardUnderTest::repaired());
     let all = marks::of(&["src/coalesce"]);
     let common: Vec<_> = all.iter().map(String::as_str).collect();

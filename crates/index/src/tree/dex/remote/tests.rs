@@ -177,9 +177,9 @@ fn changes_are_those_of_an_owner() {
     };
     let nothing = |present| (Outcome::Nothing { present }, 0);
     assert_eq!(ask(Ask::Put(Mode::Insert, 1), &old), nothing(true));
-    assert_eq!(ask(Ask::Put(Mode::Update, 1), &new), nothing(false));
+    assert_eq!(ask(Ask::Put(Mode::UPDATE, 1), &new), nothing(false));
     assert_eq!(ask(Ask::Remove, &new), nothing(false));
-    assert_eq!(ask(Ask::Put(Mode::Update, 5), &old), (Outcome::Wrote { present: true }, 2));
+    assert_eq!(ask(Ask::Put(Mode::UPDATE, 5), &old), (Outcome::Wrote { present: true }, 2));
     assert_eq!(ask(Ask::Put(Mode::Insert, 6), &new), (Outcome::Wrote { present: false }, 3));
     assert_eq!(ask(Ask::Put(Mode::Upsert, 7), &new), (Outcome::Wrote { present: true }, 3));
     for (i, entries) in (160..).zip(4..=SPAN) {
