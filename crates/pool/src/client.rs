@@ -12,6 +12,7 @@ mod registration;
 
 use crate::Pool;
 use crate::epoch::OldestPin;
+use crate::layout::registration;
 use crate::lease::LeaseWatch;
 use crate::retire_list::RetireList;
 use farindex_fabric::{Endpoint, FabricError, Identity};
@@ -43,13 +44,13 @@ pub struct Client {
     pool: Pool,
     identity: Identity,
     slot: u64,
-    /// State word of the slot.
-    state: u64,
+    /// State word of the slot, as this client last wrote or READ it.
+    state: AtomicU64,
     /// The pool's epoch as this client last read it.
     epoch: AtomicU64,
     heartbeat: AtomicU64,
     lost: AtomicBool,
-    /// When the latest heartbeat was posted, in nanoseconds of the fabric's clock.
+    /// When the latest heartbeat that counts was posted, in nanoseconds of the fabric's clock.
     beat_at: AtomicU64,
     missed_leases: AtomicU64,
     /// Raised while a tick runs, until another caller finds it raised.
@@ -61,7 +62,7 @@ pub struct Client {
     opened: AtomicU64,
     /// Memory that closed sessions could not free themselves.
     orphans: Mutex<RetireList>,
-    /// State words of all client slots at the time of registration.
+    /// Whose each client slot was at the time of registration.
     slots_before: Vec<u64>,
     /// Raised while an operation of this client works in the catalog.
     cataloguing: AtomicBool,
@@ -109,12 +110,12 @@ impl Client {
     }
     /// How many times the slot has been taken, this time included. Slot number and generation identify a registration.
     pub fn generation(&self) -> u64 {
-        self.state >> 8
+        registration(self.state()) >> 8
     }
     pub(crate) fn state(&self) -> u64 {
-        self.state
+        self.state.load(Ordering::Relaxed)
     }
-    /// State words of all slots when this client registered, its own included.
+    /// Whose each slot was when this client registered, its own included ([`registration`]).
     pub(crate) fn slots_at_registration(&self) -> &[u64] {
         &self.slots_before
     }
@@ -156,8 +157,8 @@ impl Client {
     }
 
     /// Returns whether this client certainly keeps its lease: whether less than a lease has passed since it posted its
-    /// latest heartbeat. No other client can have seen the lease expired then, because it sees a heartbeat only after that
-    /// was posted. `now` is the time of the fabric's clock.
+    /// latest heartbeat that counts. Then no other client has begun to evict it (`docs/protocols/pool.md`, Heartbeat). `now`
+    /// is the time of the fabric's clock.
     pub fn keeps_lease(&self, now: Duration) -> bool {
         nanos(now).saturating_sub(self.beat_at.load(Ordering::Relaxed)) < nanos(self.pool.lease()) && !self.is_lost()
     }

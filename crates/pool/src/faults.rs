@@ -22,6 +22,8 @@ pub enum Fault {
     EpochSkipsRevocation,
     /// A client is evicted after half a lease without a heartbeat.
     EvictsEarly,
+    /// A client counts every heartbeat, also one that landed after its lease had expired.
+    LateHeartbeatCounts,
     /// Retired memory is free for reuse one epoch too early (E3).
     FreesEarly,
 }

@@ -9,8 +9,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// "FARINDEX" in ASCII.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FARINDEX");
-/// Version of everything in this module. Version 4 gave each client a number of intent cells that the superblock says.
-pub const FORMAT_VERSION: u64 = 4;
+/// Version of everything in this module. Version 5 counts renewals of expired leases in the state of a client slot.
+pub const FORMAT_VERSION: u64 = 5;
 
 /// The constant part of a node's first bytes. Pool creation writes it once; every client checks it when it opens the
 /// pool.
@@ -75,7 +75,8 @@ pub const UNSEEDED: u64 = 0;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ClientSlot {
-    /// `generation << 8`, plus 0 (free), [`ACTIVE`] or [`REGISTERING`]. Taken and freed by CAS.
+    /// How often the lease was renewed after it had expired (16 bits) `<< 48`, `generation << 8`, plus 0 (free),
+    /// [`ACTIVE`], [`REGISTERING`] or [`EVICTING`]. Changed by CAS alone.
     pub state: u64,
     /// A counter that a live client increments.
     pub heartbeat: u64,
@@ -95,14 +96,37 @@ pub const ACTIVE: u64 = 1;
 /// Low byte of a slot's state: a client has taken the slot and is writing its identity into it.
 pub const REGISTERING: u64 = 2;
 
+/// Low byte of a slot's state: another client is about to revoke the client, and then frees the slot.
+pub const EVICTING: u64 = 3;
+/// Bits of a slot's generation.
+const GENERATION: u64 = (1 << 40) - 1;
+
+/// The state of a slot whose client has renewed an expired lease.
+pub const fn renewed(state: u64) -> u64 {
+    state.wrapping_add(1 << 48) & !0xFF | ACTIVE
+}
+/// The state of a slot that a client takes which finds it free in this state.
+pub const fn taken(state: u64) -> u64 {
+    ((state >> 8).wrapping_add(1) & GENERATION) << 8 | REGISTERING
+}
+/// What of a slot's state says whose it is: without the renewals, and the same before and during an eviction.
+pub const fn registration(state: u64) -> u64 {
+    let kept = state & GENERATION << 8;
+    if state & 0xFF == EVICTING { kept | ACTIVE } else { kept | state & 0xFF }
+}
+
 /// Bytes of a [`ClientSlot`].
 pub const CLIENT_SLOT_LEN: u64 = 64;
 const _: () = assert!(size_of::<ClientSlot>() == CLIENT_SLOT_LEN as usize);
 
 impl ClientSlot {
-    /// Returns whether the slot belongs to a registered client.
+    /// Returns whether the slot belongs to a registered client, which may be about to be evicted.
     pub fn active(&self) -> bool {
-        self.state & 0xFF == ACTIVE
+        matches!(self.state & 0xFF, ACTIVE | EVICTING)
+    }
+    /// Returns whether the client is about to be evicted.
+    pub fn evicting(&self) -> bool {
+        self.state & 0xFF == EVICTING
     }
     /// Returns whether a client has taken the slot and has not finished its registration.
     pub fn registering(&self) -> bool {
@@ -114,7 +138,7 @@ impl ClientSlot {
     }
     /// How many times the slot has been taken.
     pub fn generation(&self) -> u64 {
-        self.state >> 8
+        self.state >> 8 & GENERATION
     }
 }
 

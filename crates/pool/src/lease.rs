@@ -5,7 +5,7 @@
 //! verb of an *evicted* client takes effect any more.
 
 use crate::faults::{Fault, planted};
-use crate::layout::{ACTIVE, CLIENT_SLOT_LEN, ClientSlot, HOME, REGISTERING};
+use crate::layout::{ACTIVE, CLIENT_SLOT_LEN, ClientSlot, EVICTING, HOME, REGISTERING, registration, renewed};
 use crate::leaks::Leaks;
 use crate::{Pool, PoolError, mark};
 use farindex_fabric::{Buf, FabricError, Identity, Span};
@@ -37,12 +37,15 @@ pub async fn clients(pool: &Pool, span: &Span) -> Result<Vec<ClientInfo>, PoolEr
         .collect())
 }
 
-/// Returns the state word of every client slot. For a client that is known to be gone, the word is the one that the
-/// slot has after its eviction, whether or not it has been evicted already.
+/// Returns whose every client slot is ([`registration`]). For a client that is known to be gone, that is what the slot says
+/// after its eviction, whether or not it has been evicted already.
 pub(crate) async fn slot_words(pool: &Pool, span: &Span) -> Result<Vec<u64>, PoolError> {
     let slots = read_slots(span, pool).await?;
     let gone = |slot: &ClientSlot| slot.active() && pool.fabric().is_gone(&identity_of(slot)) == Some(true);
-    Ok(parse_slots(&slots).iter().map(|slot| if gone(slot) { slot.state & !0xFF } else { slot.state }).collect())
+    Ok(parse_slots(&slots)
+        .iter()
+        .map(|slot| registration(if gone(slot) { slot.state & !0xFF } else { slot.state }))
+        .collect())
 }
 
 /// The identity that a client has written into its slot.
@@ -128,22 +131,41 @@ impl LeaseWatch {
     pub(crate) fn has_silent_laggard(&self, own: usize, epoch: u64, time: Duration) -> bool {
         self.slots.iter().enumerate().any(|(slot, seen)| {
             let [state, _, quiesced] = seen.words;
-            slot != own && matches!(state & 0xFF, ACTIVE | REGISTERING) && quiesced < epoch && seen.unchanged_for(time)
+            slot != own
+                && matches!(state & 0xFF, ACTIVE | REGISTERING | EVICTING)
+                && quiesced < epoch
+                && seen.unchanged_for(time)
         })
     }
 }
 
-/// Evicts a client: revokes it on every memory node, and then frees its slot. Returns `false`, and changes nothing, if
-/// the fabric cannot revoke it.
+/// Evicts a client: says so in its slot, revokes it on every memory node, and then frees the slot. Returns `false` if the
+/// client is not evicted: the fabric cannot revoke it, or it has renewed its lease since `record` was READ.
 pub(crate) async fn evict(pool: &Pool, span: &Span, slot: u64, record: &ClientSlot) -> Result<bool, PoolError> {
+    let at = pool.geometry(HOME).client(slot);
     if planted(Fault::FreedBeforeRevocation) {
-        span.cas(pool.geometry(HOME).client(slot), record.state, record.state & !0xFF).await?;
+        span.cas(at, record.state, record.state & !0xFF).await?;
+    }
+    let mut state = record.state;
+    if record.active() && !record.evicting() {
+        // From here on no heartbeat of the client counts, so it knows soon that it may be evicted at any time.
+        state = state & !0xFF | EVICTING;
+        let old = span.cas(at, record.state, state).await?;
+        if old != record.state && old != state && !planted(Fault::FreedBeforeRevocation) {
+            mark!("takeover: client renewed its lease in time");
+            return Ok(false);
+        }
     }
     if record.active() && !planted(Fault::NoRevocation) {
-        for node in pool.nodes() {
+        for (revoked, node) in pool.nodes().enumerate() {
             match span.revoke(node, identity_of(record)).await {
                 Ok(()) => {}
-                Err(FabricError::CannotRevoke(_) | FabricError::Unsupported { .. }) => return Ok(false),
+                Err(FabricError::CannotRevoke(_) | FabricError::Unsupported { .. }) => {
+                    if revoked == 0 {
+                        span.cas(at, state, renewed(state)).await?;
+                    }
+                    return Ok(false);
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -159,7 +181,7 @@ pub(crate) async fn evict(pool: &Pool, span: &Span, slot: u64, record: &ClientSl
     if record.active() {
         Leaks::count(&mut batch);
     }
-    batch.cas(pool.geometry(HOME).client(slot), record.state, record.state & !0xFF);
+    batch.cas(at, state, state & !0xFF);
     batch.post().await?;
     Ok(true)
 }

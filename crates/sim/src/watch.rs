@@ -68,7 +68,8 @@ impl World {
             if seen.words == words {
                 continue;
             }
-            let owner = |words: &[u64]| words.first().map(|state| state >> 8);
+            // Without the renewals of an expired lease, which are in the upper bits.
+            let owner = |words: &[u64]| words.first().map(|state| state >> 8 & ((1 << 40) - 1));
             let silent = *now - seen.changed_at;
             seen.longest = if owner(&seen.words) == owner(words) { seen.longest.max(silent) } else { 0 };
             seen.changed_at = *now;

@@ -146,9 +146,9 @@ impl Node {
         let beat = self.rng.within(10, 19) as u32;
         while working.get() > 0 {
             client.tick(&endpoint).await?;
-            // See docs/bugs/152: counted, and no failure yet.
             if client.keeps_lease(endpoint.now()) && self.me.is_revoked() {
-                self.shared.believers.set(self.shared.believers.get() + 1);
+                let what = format!("client {} was evicted, and counts as one that keeps its lease", self.number);
+                self.shared.failures.borrow_mut().push(what);
             }
             let pause = Duration::from_nanos(1000 + self.rng.tail(beat));
             // In runs with crashes clients wait for whole leases: ticks that are much more frequent only cost time.
@@ -344,7 +344,6 @@ fn try_seed(
         replaced: Cell::new(0),
         walks: Cell::new(0),
         blocked: Cell::new(0),
-        believers: Cell::new(0),
         stalling: Stalling::new(setup.has_crashes().then_some(lease)),
         reopening: if setup.joining { ODDS / 6 } else { 0 },
         batched: Cell::new(0),
@@ -372,7 +371,6 @@ fn try_seed(
     report.marks.insert("operations: ended by eviction".to_owned(), shared.evicted.get());
     report.marks.insert("operations: walks".to_owned(), shared.walks.get());
     report.marks.insert("operations: walks that a crashed client's lock has blocked".to_owned(), shared.blocked.get());
-    report.marks.insert("clients: evicted, and sure of their leases".to_owned(), shared.believers.get());
     report.marks.insert("clients: stalled".to_owned(), shared.stalling.begun());
     report.marks.extend(features.names().map(|name| (name, 1)));
     report.marks.retain(|_, count| *count > 0);

@@ -59,8 +59,6 @@ pub(crate) struct Shared {
     pub(crate) walks: Cell<u64>,
     /// Walks that found a crashed client's lock in their way.
     pub(crate) blocked: Cell<u64>,
-    /// Heartbeats after which a client that had been evicted counted as one that keeps its lease.
-    pub(crate) believers: Cell<u64>,
     /// Clients that are stalled.
     pub(crate) stalling: Stalling,
     /// Odds that a client opens the index again before an operation.

@@ -2,10 +2,10 @@
 //! clients whose leases have expired.
 
 use super::{Client, FlagGuard, lock, nanos};
-use crate::PoolError;
 use crate::faults::{Fault, planted};
-use crate::layout::{CLIENT_SLOT_LEN, ClientSlot, HOME, first_word, header, header_word};
+use crate::layout::{CLIENT_SLOT_LEN, ClientSlot, HOME, first_word, header, header_word, registration, renewed};
 use crate::lease::{clients, describe, evict, identity_of, parse_slots, read_slots};
+use crate::{PoolError, mark};
 use farindex_fabric::{Endpoint, FabricError, OpKind, Span, cold};
 use std::mem::offset_of;
 use std::sync::Weak;
@@ -49,37 +49,54 @@ impl Client {
         let slots = done.buf(slots);
         let slots = parse_slots(&slots);
         self.watch().observe(slots, began, endpoint.now());
-        let mine = slots.get(self.slot as usize);
-        if mine.is_none_or(|slot| slot.state != self.state) {
+        let mine = slots.get(self.slot as usize).filter(|slot| registration(slot.state) == registration(self.state()));
+        let Some(mine) = mine else {
             self.mark_lost();
             return Err(PoolError::LeaseLost);
-        }
+        };
+        self.state.store(mine.state, Ordering::Relaxed);
         // First the epoch, then the pins: see the module `epoch`.
         self.epoch.fetch_max(epoch, Ordering::SeqCst);
         let quiesced = {
             let pins = lock(&self.pins);
             pins.iter().filter_map(|pin| pin.get()).fold(epoch, u64::min)
         };
-        let mut all_quiesced = quiesced >= epoch;
+        let (mut all_quiesced, mut alone) = (quiesced >= epoch, true);
         for (slot, record) in slots.iter().enumerate() {
-            let other = slot as u64 != self.slot && (record.active() || record.registering());
-            if all_quiesced && other && record.quiesced < epoch {
+            if slot as u64 == self.slot || !record.active() && !record.registering() {
+                continue;
+            }
+            alone = false;
+            let blocks = all_quiesced && record.quiesced < epoch;
+            // The client that has begun an eviction may have crashed.
+            if blocks || record.evicting() {
                 // The epoch advances past a client only after its eviction: before that its verbs may still take
                 // effect.
-                all_quiesced = self.has_expired(slot, record)
+                let evicted = self.has_expired(slot, record)
                     && (planted(Fault::EpochSkipsRevocation) || evict(&self.pool, &span, slot as u64, record).await?);
+                all_quiesced &= evicted || !blocks;
             }
         }
-        let beat_at = nanos(endpoint.now());
+        let (posted, lease) = (nanos(endpoint.now()), nanos(self.pool.lease()));
+        let silent = |until: u64| until.saturating_sub(self.beat_at.load(Ordering::Relaxed));
+        // Without any other client there is nobody who could end an eviction.
+        let renews = if mine.evicting() { alone } else { silent(posted) >= lease };
         let mut batch = span.batch();
         let heartbeat = self.heartbeat.fetch_add(1, Ordering::Relaxed) + 1;
         let at = geometry.client(self.slot).add(offset_of!(ClientSlot, heartbeat) as u64);
         batch.write_words(at, &[heartbeat, quiesced]);
+        let renewal = renews.then(|| batch.cas(geometry.client(self.slot), mine.state, renewed(mine.state)));
         let advance = all_quiesced.then(|| batch.cas(header_word(HOME, header::EPOCH), epoch, epoch + 1));
         let mut done = batch.post().await?;
-        let silent = nanos(endpoint.now()).saturating_sub(self.beat_at.swap(beat_at, Ordering::Relaxed));
-        if silent > nanos(self.pool.lease()) {
+        let renewed_now = renewal.is_some_and(|renewal| done.old(renewal) == mine.state);
+        if renewed_now {
+            mark!("clients: lease renewed after it had expired");
+            self.state.store(renewed(mine.state), Ordering::Relaxed);
             self.missed_leases.fetch_add(1, Ordering::Relaxed);
+        }
+        let in_time = renewal.is_none() && !mine.evicting() && silent(nanos(endpoint.now())) < lease;
+        if renewed_now || in_time || planted(Fault::LateHeartbeatCounts) {
+            self.beat_at.fetch_max(posted, Ordering::Relaxed);
         }
         if let Some(advance) = advance
             && done.old(advance) == epoch
@@ -111,7 +128,7 @@ impl Client {
     pub(crate) fn has_expired(&self, slot: usize, record: &ClientSlot) -> bool {
         let gone = || record.active() && self.pool.fabric().is_gone(&identity_of(record)) == Some(true);
         let lease = if planted(Fault::EvictsEarly) { self.pool.lease() / 2 } else { self.pool.lease() };
-        slot as u64 != self.slot && (self.watch().expired(slot, lease) || gone())
+        slot as u64 != self.slot && (record.evicting() || self.watch().expired(slot, lease) || gone())
     }
 
     /// Returns whether another client that has not quiesced in the epoch that this client knows was seen without a

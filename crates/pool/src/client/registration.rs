@@ -6,7 +6,7 @@
 use super::heartbeat::checked_epoch;
 use super::node_cells::NodeCells;
 use super::{Client, nanos};
-use crate::layout::{ACTIVE, CLIENT_SLOT_LEN, ClientSlot, HOME, REGISTERING, first_word, header, header_word};
+use crate::layout::{ACTIVE, CLIENT_SLOT_LEN, ClientSlot, HOME, first_word, header, header_word, registration, taken};
 use crate::lease::{LeaseWatch, evict, identity_of, parse_slots, read_slots};
 use crate::{Pool, PoolError};
 use farindex_fabric::{Endpoint, Identity, OpKind, Span, cold};
@@ -34,18 +34,18 @@ impl Client {
             watch.observe(slots, began, endpoint.now());
             let mut raced = false;
             for (slot, seen) in (0..).zip(slots).filter(|(_, slot)| slot.vacant()) {
-                let state = seen.generation().wrapping_add(1) << 8 | REGISTERING;
+                let state = taken(seen.state);
                 if span.cas(pool.geometry(HOME).client(slot), seen.state, state).await? == seen.state
                     && let Some(epoch) = Self::activate_slot(pool, identity, &span, (slot, state), *seen).await?
                 {
                     let state = state & !0xFF | ACTIVE;
-                    let mut slots_before: Vec<u64> = slots.iter().map(|slot| slot.state).collect();
+                    let mut slots_before: Vec<u64> = slots.iter().map(|slot| registration(slot.state)).collect();
                     slots_before[slot as usize] = state;
                     let client = Client {
                         pool: pool.clone(),
                         identity,
                         slot,
-                        state,
+                        state: AtomicU64::new(state),
                         epoch: AtomicU64::new(epoch),
                         heartbeat: AtomicU64::new(1),
                         lost: AtomicBool::new(false),

@@ -2,7 +2,7 @@
 
 use crate::PoolError;
 use crate::client::{CLOSE_TIMEOUT, Client};
-use crate::layout::HOME;
+use crate::layout::{EVICTING, HOME, registration};
 use crate::leaks::Leaks;
 use farindex_fabric::{Endpoint, OpKind, cold};
 use std::sync::Arc;
@@ -67,12 +67,22 @@ impl Client {
         // An uncleared intent may name a lock that is held, and detached verbs may still land. Then the slot is not
         // freed here: another client frees it when the lease has expired, after it has revoked this one.
         if !self.has_uncleared_intents() && !self.has_detached_verbs() {
-            let mut batch = span.batch();
-            if !self.orphans().is_empty() {
-                Leaks::count(&mut batch);
+            let mut state = self.state();
+            let mut leaks = !self.orphans().is_empty();
+            loop {
+                let mut batch = span.batch();
+                if std::mem::take(&mut leaks) {
+                    Leaks::count(&mut batch);
+                }
+                let freed = batch.cas(self.pool().geometry(HOME).client(self.slot()), state, state & !0xFF);
+                let old = batch.post().await?.old(freed);
+                // A client that could not evict this one has left another count of renewals. Where one is about to
+                // evict it, that one frees the slot.
+                if old == state || registration(old) != registration(state) || old & 0xFF == EVICTING {
+                    break;
+                }
+                state = old;
             }
-            batch.cas(self.pool().geometry(HOME).client(self.slot()), self.state(), self.state() & !0xFF);
-            batch.post().await?;
         }
         self.mark_lost();
         Ok(())

@@ -4,7 +4,7 @@ use crate::common::{CHUNK, GoneFabric, Member, NODE, Rig, Rng, Shuffle, block_on
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{Driver, Executor, Fabric, FabricError, MemoryFabric, OpKind, RemotePtr, Span};
 use farindex_pool::faults::{Fault, plant};
-use farindex_pool::layout::{HOME, header, header_word};
+use farindex_pool::layout::{EVICTING, HOME, header, header_word};
 use farindex_pool::{Claim, Client, Intent, IntentCell, Lock, Pool, PoolError, PoolOptions, Session, clients, intent};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -375,6 +375,75 @@ fn eviction_frees_a_slot_only_after_revocation() {
     // The test detects the planted faults.
     assert_eq!(evict_step_by_step(&[Fault::FreedBeforeRevocation]), (true, true));
     assert_eq!(evict_step_by_step(&[Fault::NoRevocation]), (true, false));
+}
+
+/// A client whose lease has expired sends a heartbeat after this many steps of its eviction. Returns whether it is evicted in
+/// the end, and whether it counts as one that keeps its lease.
+fn beat_during_an_eviction(steps: usize, faults: &[Fault]) -> (bool, bool) {
+    let rig = rig();
+    let (victim, witness) = (rig.join(), rig.join_with(Delivery::Deferred));
+    assert_eq!(witness.run(witness.client.evict_expired(&witness.endpoint)).expect("looks"), 0);
+    std::thread::sleep(rig.pool.lease() + Duration::from_millis(1));
+    plant(faults);
+    let executor = Executor::new();
+    let evicting = executor.spawn({
+        let (client, endpoint) = (Arc::clone(&witness.client), witness.endpoint.clone());
+        async move { client.evict_expired(&endpoint).await }
+    });
+    let step = || {
+        executor.run_ready();
+        witness.endpoint.progress();
+    };
+    (0..steps).for_each(|_| step());
+    // It may be revoked already.
+    let _ = victim.run(victim.client.tick(&victim.endpoint));
+    let keeps = victim.client.keeps_lease(victim.endpoint.now());
+    (0..100).for_each(|_| step());
+    plant(&[]);
+    assert!(evicting.is_finished());
+    let slot = rig.pool.geometry(HOME).client(victim.client.slot());
+    (rig.peek(slot, 1)[0] & 0xFF == 0, keeps)
+}
+
+#[test]
+fn heartbeat_after_a_pause_renews_the_lease_or_does_not_count() {
+    let outcomes: Vec<_> = (0..12).map(|steps| beat_during_an_eviction(steps, &[])).collect();
+    assert!(!outcomes.contains(&(true, true)), "a client that was being evicted kept its lease: {outcomes:?}");
+    assert!(outcomes.contains(&(false, true)) && outcomes.contains(&(true, false)), "{outcomes:?}");
+    let mut outcomes = (0..12).map(|steps| beat_during_an_eviction(steps, &[Fault::LateHeartbeatCounts]));
+    assert!(outcomes.any(|outcome| outcome == (true, true)), "the test detects the planted fault");
+}
+
+/// The client that has begun an eviction has crashed.
+#[test]
+fn eviction_that_another_client_began_is_finished() {
+    let rig = rig();
+    let (victim, witness) = (rig.join(), rig.join());
+    let slot = rig.pool.geometry(HOME).client(victim.client.slot());
+    let active = rig.peek(slot, 1)[0];
+    rig.poke(slot, &[active & !0xFF | EVICTING]);
+    let before = victim.client.keeps_lease(victim.endpoint.now());
+    victim.tick();
+    assert!(before && rig.peek(slot, 1)[0] & 0xFF == EVICTING, "among others it cannot renew its lease");
+    witness.tick();
+    assert_eq!(rig.peek(slot, 1)[0], active & !0xFF, "evicted");
+    assert_eq!(victim.run(victim.client.tick(&victim.endpoint)), Err(PoolError::LeaseLost));
+}
+
+/// Nobody is left who could end the eviction.
+#[test]
+fn client_that_is_alone_ends_its_own_eviction() {
+    let rig = rig();
+    let member = rig.join();
+    let slot = rig.pool.geometry(HOME).client(member.client.slot());
+    let active = rig.peek(slot, 1)[0];
+    rig.poke(slot, &[active & !0xFF | EVICTING]);
+    member.tick();
+    assert_eq!(rig.peek(slot, 1)[0], active + (1 << 48), "renewed once");
+    assert!(member.client.keeps_lease(member.endpoint.now()));
+    assert_eq!(member.client.missed_leases(), 1);
+    member.run(Arc::clone(&member.client).close(&member.endpoint)).expect("closes");
+    assert_eq!(rig.peek(slot, 1)[0] & 0xFF, 0, "the slot is free");
 }
 
 /// The epoch advances past a client that is gone during an operation. Returns by how much, and whether a verb of the
