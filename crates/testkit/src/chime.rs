@@ -144,7 +144,7 @@ mod faults {
                 aimed((8, 3)),
                 Planted::Leaf(leaf::Fault::NoHopComparison),
             )
-            .seen_at(114),
+            .seen_at(251),
             case(
                 "CHIME: an entry's version has 4 bits",
                 "leaf::Fault::FourBitVersions",
@@ -195,7 +195,7 @@ mod faults {
                 drawn(),
                 Planted::Tree(tree::Fault::RetireEarly),
             )
-            .seen_at(346),
+            .seen_at(30),
             case(
                 "CHIME: a separator of a dead leaf is added",
                 "Fault::AddDead",
@@ -221,7 +221,7 @@ mod faults {
                     found
                 },
             )
-            .seen_at(40),
+            .seen_at(488),
             case(
                 "CHIME: a lock is handed over with the leaf as its holder has found it",
                 "Fault::HandOverOld",

@@ -72,7 +72,7 @@ mod faults {
                 super::packed(),
                 &[Fault::CuckooEarlyClear],
             )
-            .seen_at(849),
+            .seen_at(422),
             planted(
                 "cuckoo: a torn record behind its head is believed",
                 "Fault::CuckooTorn",
@@ -92,7 +92,7 @@ mod faults {
                 Setup::default(),
                 &[Fault::CuckooCopyChanged],
             )
-            .seen_at(313),
+            .seen_at(459),
             planted(
                 "cuckoo: two inserts of one key take two slots",
                 "Fault::CuckooUnlocked",

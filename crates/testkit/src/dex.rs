@@ -225,7 +225,7 @@ mod faults {
                 frozen(),
                 Fault::StaleLease,
             )
-            .seen_at(22),
+            .seen_at(93),
             case(
                 "DEX: a partition is given away while operations are in progress",
                 "Fault::GivenWithoutDrain",
@@ -254,7 +254,7 @@ mod faults {
                 crowded(),
                 Fault::CopyDuringWrite,
             )
-            .seen_at(48),
+            .seen_at(151),
             case(
                 "DEX: a copy that was taken out stays swizzled in its parent",
                 "Fault::LeftSwizzled",
@@ -267,21 +267,23 @@ mod faults {
                 contended(),
                 Fault::AdmittedWithoutTurn,
             )
-            .seen_at(122),
+            .seen_at(179),
             case_of(
                 "DEX: a bound moves before dirty leaves are written back",
                 "Fault::BoundBeforeFlush",
                 contended(),
                 Fault::BoundBeforeFlush,
                 DexUnderTest::write_back(),
-            ),
+            )
+            .seen_at(24),
             case_of(
                 "DEX: a dirty leaf is evicted without being written back",
                 "Fault::DirtyEvicted",
                 Setup { hot_keys: (8, 30), overflowing: 0, ..Setup::default() },
                 Fault::DirtyEvicted,
                 DexUnderTest { tiny_cache: true, ..DexUnderTest::write_back() },
-            ),
+            )
+            .seen_at(34),
             case(
                 "DEX: a write is acknowledged that only the cache has",
                 "Fault::CacheOnly",
@@ -294,14 +296,14 @@ mod faults {
                 contended(),
                 Fault::AcrossBound,
             )
-            .seen_at(37),
+            .seen_at(45),
             case(
                 "DEX: a leaf is written in place while a crashed owner's lock is on it",
                 "Fault::OverHeldLock",
                 Setup::crashing(),
                 Fault::OverHeldLock,
             )
-            .seen_at(43),
+            .seen_at(133),
             case(
                 "DEX: a replacement does not compare the value with the leaf's turn",
                 "Fault::Uncompared",

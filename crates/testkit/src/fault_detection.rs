@@ -311,7 +311,7 @@ pub fn cases() -> Vec<FaultCase> {
             crashing(),
             pool::Fault::NoRevocation,
         )
-        .seen_at(403),
+        .seen_at(146),
         in_table(
             "lock table: a READ answers gets that came after it was posted",
             "coalesce::Fault::LateReaders",

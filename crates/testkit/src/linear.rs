@@ -85,7 +85,7 @@ mod faults {
                 Setup { tearing: ODDS, ..insert_remove_churn() },
                 &[Fault::LinearTorn],
             )
-            .seen_at(36),
+            .seen_at(164),
             planted(
                 "linear: a worker's copy of the root misses the growth",
                 "Fault::LinearUnsealed",

@@ -137,7 +137,7 @@ mod faults {
                 merging(),
                 Fault::RetireEarly,
             )
-            .seen_at(443),
+            .seen_at(45),
             case("Sherman: a separator of a dead node is added", "Fault::AddDead", merging(), Fault::AddDead)
                 .seen_at(31),
             case(

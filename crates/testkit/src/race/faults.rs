@@ -62,7 +62,7 @@ pub fn cases() -> Vec<FaultCase> {
             "Fault::EarlySegment",
             Fault::EarlySegment,
         )
-        .seen_at(240),
+        .seen_at(293),
         planted("RACE: an insert into a segment that is being split", "Fault::IntoLocked", Fault::IntoLocked)
             .seen_at(30),
         FaultCase::new("RACE: headers prove an absence", "Fault::HeaderProves", |seed, detected_by| {
@@ -74,7 +74,7 @@ pub fn cases() -> Vec<FaultCase> {
         planted("RACE: a slot points to a block that is written later", "Fault::EarlyPointer", Fault::EarlyPointer),
         planted("RACE: a block's WRITE is not awaited", "Fault::UnawaitedBlock", Fault::UnawaitedBlock),
         FaultCase::new("RACE: a takeover that does not revoke first", "pool::Fault::NoRevocation", without_revocation)
-            .seen_at(36),
+            .seen_at(63),
         planted("RACE: a block is reused without waiting for readers", "Fault::NoGrace", Fault::NoGrace),
     ]
 }
