@@ -58,7 +58,7 @@ pub mod world;
 pub use cluster::run_seed;
 pub use index_under_test::IndexUnderTest;
 pub use report::{SeedReport, Stuck, Totals};
-pub use seeds::{explore, parse_seeds, replay, run_cases, run_seeds, seeds_or};
+pub use seeds::{explore, is_thorough, parse_seeds, replay, run_cases, run_seeds, sampled_seeds, seeds_or, sweep_step};
 pub use setup::{Setup, Size};
 pub use stalling::TargetedStall;
 pub use swarm::Feature;

@@ -25,6 +25,38 @@ pub fn seeds_or(usual: Range<u64>) -> Range<u64> {
     parse_seeds(&asked).unwrap_or_else(|why| panic!("FARINDEX_SEEDS={asked}: {why}"))
 }
 
+/// How many times more a thorough run does than a quick one.
+const THOROUGH: u64 = 3;
+
+/// Whether this run is a thorough one. `cargo test` is quick, for people who wait for it. CI sets `FARINDEX_EFFORT=full`
+/// in a stage of its own.
+///
+/// # Panics
+/// If the variable holds something else.
+pub fn is_thorough() -> bool {
+    match std::env::var("FARINDEX_EFFORT").as_deref() {
+        Err(_) => false,
+        Ok("full") => true,
+        Ok(other) => panic!("FARINDEX_EFFORT={other}: it is full, or not set"),
+    }
+}
+
+/// The seeds that `FARINDEX_SEEDS=A..B` asks for; or these, where a run is thorough; or else the first third of them.
+///
+/// # Panics
+/// If a variable holds something else.
+pub fn sampled_seeds(thorough: Range<u64>) -> Range<u64> {
+    let quick = (thorough.end - thorough.start).div_ceil(THOROUGH);
+    seeds_or(if is_thorough() { thorough } else { thorough.start..thorough.start + quick })
+}
+
+/// The distance of the verbs at which a sweep crashes or stalls a client: what `FARINDEX_EVERY=N` asks for; or this one,
+/// where a run is thorough; or else about three times as much. It stays odd, so that verbs of all places of a batch are met.
+pub fn sweep_step(thorough: usize) -> usize {
+    let asked = std::env::var("FARINDEX_EVERY").ok().and_then(|every| every.parse().ok());
+    asked.unwrap_or(if is_thorough() { thorough } else { thorough * THOROUGH as usize })
+}
+
 /// One for each core.
 pub(crate) fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)

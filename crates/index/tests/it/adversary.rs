@@ -3,7 +3,9 @@
 use farindex_sim::{CrashOutcome, ODDS};
 use farindex_testkit::cuckoo::packed;
 use farindex_testkit::test_runs::shipped;
-use farindex_testkit::{IndexUnderTest, Setup, Totals, replay, run_cases, run_seeds, seeds_or};
+use farindex_testkit::{
+    IndexUnderTest, Setup, Totals, replay, run_cases, run_seeds, sampled_seeds, seeds_or, sweep_step,
+};
 
 const CRASH_OUTCOMES: [CrashOutcome; 3] = [CrashOutcome::Lost, CrashOutcome::Landed, CrashOutcome::Prefix];
 
@@ -17,9 +19,9 @@ fn crashes(verb: u64, crash_outcome: CrashOutcome) -> Setup {
 /// leaves no verb out.
 #[test]
 fn every_kind_survives_a_crash_at_every_verb() {
-    let every = std::env::var("FARINDEX_EVERY").ok().and_then(|every| every.parse().ok()).unwrap_or(61);
+    let every = sweep_step(61);
     let mut cases = Vec::new();
-    for seed in seeds_or(0..12) {
+    for seed in sampled_seeds(0..12) {
         for (i, crash_outcome) in CRASH_OUTCOMES.into_iter().enumerate() {
             cases.extend((1 + i as u64 + seed..=600).step_by(every).map(|verb| (seed, crashes(verb, crash_outcome))));
         }
@@ -37,7 +39,7 @@ fn every_kind_survives_gets_of_many_keys() {
     for index in shipped() {
         let kind = index.config().kind();
         for setup in [Setup::default(), Setup::crashing()] {
-            let totals = run_seeds(seeds_or(0..60), &Setup { many: ODDS * 2 / 3, ..setup }, &*index);
+            let totals = run_seeds(sampled_seeds(0..60), &Setup { many: ODDS * 2 / 3, ..setup }, &*index);
             println!("{kind}: {totals}");
             totals.assert_sound();
             // The B-link tree gets each key for itself.
@@ -68,9 +70,9 @@ fn replays_one() {
     }
 }
 
-/// Runs so many seeds, or `FARINDEX_SEEDS`; nothing may be wrong.
+/// Runs so many seeds, or as many of them as [`sampled_seeds`] says; nothing may be wrong.
 pub(crate) fn survives(seeds: u64, setup: &Setup, index: &dyn IndexUnderTest) -> Totals {
-    let totals = run_seeds(seeds_or(0..seeds), setup, index);
+    let totals = run_seeds(sampled_seeds(0..seeds), setup, index);
     println!("{totals}");
     totals.assert_sound();
     totals

@@ -2,13 +2,13 @@
 //! crashes.
 
 use farindex_testkit::test_runs::{SHIPPED, test_runs};
-use farindex_testkit::{Setup, TargetedStall, run_cases, seeds_or, test_run};
+use farindex_testkit::{Setup, TargetedStall, run_cases, sampled_seeds, sweep_step, test_run};
 use std::ops::ControlFlow;
 
 fn every_kind_survives(crashes: bool, coalesces: bool) {
     // Behind the lock table, seed 3000020 of SHARD failed with crashes: a client that took over a slot inherited the
     // table of the client that had crashed in it.
-    let seeds = seeds_or(3_000_000..3_000_040);
+    let seeds = sampled_seeds(3_000_010..3_000_050);
     for test_run in
         test_runs().iter().filter(|test_run| test_run.variant == SHIPPED && test_run.coalesces() == coalesces)
     {
@@ -45,9 +45,9 @@ fn every_kind_survives_crashes_behind_the_lock_table() {
 /// heartbeats meanwhile, or not. `FARINDEX_EVERY=1` leaves no verb out.
 #[test]
 fn every_kind_survives_a_stall_at_every_verb() {
-    let every = std::env::var("FARINDEX_EVERY").ok().and_then(|every| every.parse().ok()).unwrap_or(41);
+    let every = sweep_step(41);
     let mut cases = Vec::new();
-    for seed in seeds_or(0..6) {
+    for seed in sampled_seeds(0..6) {
         for verb in (1 + seed..=400).step_by(every) {
             for (operations, whole) in [(2, false), (12, true)] {
                 let stall = Some(TargetedStall { verb, operations, whole });

@@ -20,7 +20,7 @@ pub(crate) use self::run::join;
 use self::run::run;
 use farindex_index::{Chime, Cuckoo, Linear, Race, SepHash, Shard, Sherman};
 use farindex_sim::CrashOutcome;
-use farindex_testkit::seeds_or;
+use farindex_testkit::{seeds_or, sweep_step};
 use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -70,7 +70,7 @@ fn sweep<I: CrashTested>(kind: Kind<I::Place>, seeds: &std::ops::Range<u64>, eve
 
 /// Crashes in every operation of one kind of index.
 fn sweep_all<I: CrashTested>() {
-    let every = std::env::var("FARINDEX_EVERY").ok().and_then(|every| every.parse().ok()).unwrap_or(13);
+    let every = sweep_step(13) as u64;
     let seeds = seeds_or(0..1);
     let kinds = I::kinds();
     let next = AtomicUsize::new(0);

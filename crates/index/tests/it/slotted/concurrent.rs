@@ -6,7 +6,7 @@ use farindex_index::Lifecycle;
 use farindex_index::{Cuckoo, IndexError, Linear};
 use farindex_pool::{Pool, PoolOptions, marks};
 use farindex_sim::{Config as SimConfig, ODDS, Sim, SimRng};
-use farindex_testkit::seeds_or;
+use farindex_testkit::sampled_seeds;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -165,7 +165,7 @@ fn is_met_once<I: Kind>(seed: u64) -> usize {
 fn walk_visits_each_key_once_while_writers_work<I: Kind>(passed: &[&str]) {
     marks::take();
     let mut walks = 0;
-    for seed in seeds_or(0..60) {
+    for seed in sampled_seeds(0..60) {
         walks += is_met_once::<I>(seed);
     }
     let marks = marks::take();

@@ -5,6 +5,7 @@ use farindex_index::Lifecycle;
 use farindex_index::{Cuckoo, IndexError, Insert, Linear};
 use farindex_pool::{Pool, PoolOptions};
 use farindex_sim::{Config as SimConfig, CrashOutcome, Sim, Swarm};
+use farindex_testkit::sweep_step;
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -76,7 +77,7 @@ fn crashes_at<I: Kind>(verb: u64, crash_outcome: CrashOutcome) -> bool {
 }
 
 fn walk_visits_each_key_once_after_a_crash<I: Kind>() {
-    let every = std::env::var("FARINDEX_EVERY").ok().and_then(|every| every.parse().ok()).unwrap_or(17);
+    let every = sweep_step(17);
     for (i, crash_outcome) in CRASH_OUTCOMES.into_iter().enumerate() {
         let verbs = (1 + i as u64..).step_by(every).take_while(|verb| crashes_at::<I>(*verb, crash_outcome));
         assert!(verbs.count() as u64 * every as u64 > u64::from(KEYS), "it did not crash");

@@ -8,7 +8,7 @@ use farindex_index::{IndexError, Insert, Lifecycle, Update};
 use farindex_pool::{Client, Pool, PoolOptions, Session, marks};
 use farindex_sim::{Config as SimConfig, CrashOutcome, Preset, Sim, Swarm};
 use farindex_testkit::world::join_all;
-use farindex_testkit::{Setup, run_seeds, seeds_or};
+use farindex_testkit::{Setup, run_seeds, sampled_seeds};
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -251,7 +251,7 @@ pub(crate) fn handing_over_is_faster_where_writers_contend<T: Tree>() {
 /// the next.
 pub(crate) fn survives_crashes_while_locks_are_handed_over<T: Tree>() {
     let setup = Setup { coroutines: (3, 6), hot_keys: (2, 6), cold_keys: (0, 0), ..Setup::crashing() };
-    let totals = run_seeds(seeds_or(0..300), &setup, &T::under_test());
+    let totals = run_seeds(sampled_seeds(0..300), &setup, &T::under_test());
     println!("{totals}");
     totals.assert_sound();
     totals.assert_marks(["tree: lock was handed over", "tree: lock of a crashed client was taken over"]);
