@@ -12,6 +12,6 @@ else:
     Buffer = Any
 
 # A mapping, or an iterable of pairs.
-Items: TypeAlias = "Mapping[Any, Buffer] | Iterable[tuple[Buffer, Buffer]]"
+Items: TypeAlias = Mapping[Any, Buffer] | Iterable[tuple[Buffer, Buffer]]
 
 __all__ = ["Buffer", "Items"]
