@@ -121,6 +121,16 @@ def serve(url: str, worker: int, rounds: int, to_parent: Connection) -> None:
     directory.close()
 
 
+def reports(pipe: Connection) -> list[tuple[int, int, int]]:
+    """What a worker that has ended has reported: round, cached blocks so far, blocks so far."""
+    result = []
+    try:
+        while True:
+            result.append(pipe.recv())
+    except EOFError:
+        return result
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="kv-cache-") as folder:
         url = f"shm:{folder}/pool"
@@ -151,9 +161,8 @@ def main() -> None:
                 if number > 0:
                     worker.join(60)
                     assert worker.exitcode == 0, f"worker {number} goes on to its end"
-                    while pipe.poll():
-                        counts = pipe.recv()
-                    hits, blocks = hits + counts[1], blocks + counts[2]
+                    _, its_hits, its_blocks = reports(pipe)[-1]
+                    hits, blocks = hits + its_hits, blocks + its_blocks
             took = time.perf_counter() - started
             print(f"workers 1 to 3 served on: {hits} of {blocks} blocks were cached ({took:.1f} s with their start)")
 

@@ -17,15 +17,16 @@ static POOLS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 ///
 /// A pool in shared memory, which other processes open by the same name:
 ///
-/// >>> import farindex, os, tempfile
-/// >>> path = os.path.join(tempfile.mkdtemp(dir="/dev/shm"), "pool")
-/// >>> with farindex.Pool.create(f"shm:{path}", node_bytes="64MiB") as pool:
+/// >>> import farindex, tempfile
+/// >>> folder = tempfile.TemporaryDirectory(dir="/dev/shm")
+/// >>> url = f"shm:{folder.name}/words"
+/// >>> with farindex.Pool.create(url, node_bytes="64MiB") as pool:
 /// ...     words = pool.create_index("words")
 /// ...     words[b"far"] = b"memory"
-/// >>> with farindex.Pool.open(f"shm:{path}") as pool:
+/// >>> with farindex.Pool.open(url) as pool:
 /// ...     pool.open_index("words")[b"far"]
 /// b'memory'
-/// >>> os.remove(path)
+/// >>> folder.cleanup()
 ///
 /// While the pool is open, this process is a client of it, and a thread of its own renews the lease. Threads share the object.
 #[pyclass(frozen, module = "farindex", weakref)]
