@@ -457,7 +457,7 @@ farindex_status farindex_remove_if(const farindex_index *index,
  * Copies the values of many keys to an array of records of `record_size` bytes: the value of key i to the start of record i, straight
  * from the buffer that far memory was read into. lengths[i] is the length of the value, or -1 if there is no such key. Records of
  * absent keys, and bytes behind a value, are unchanged. If a value is longer than a record: FARINDEX_BUFFER_TOO_SMALL, the lengths
- * say which, and no record is changed.
+ * say which, and its record is unchanged; the other values are there.
  *
  * Contract:
  *

@@ -8,6 +8,10 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
+use std::ops::ControlFlow;
+
+/// Look-ups that share a batch of verbs: as many as in the library, which divides longer lists too.
+const SHARED: usize = 128;
 
 /// Writes of one call that are in flight at once.
 const IN_FLIGHT: usize = 128;
@@ -20,14 +24,30 @@ unsafe fn all<'a>(keys: *const farindex_bytes, count: usize) -> Result<Vec<&'a [
     unsafe { raw::array(keys, count)?.iter().map(|key| raw::bytes(key.data, key.len)).collect() }
 }
 
-fn look_up(index: &Index, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, Failure> {
-    Ok(index.session().block_on(index.async_handle().get_many(keys))?)
+/// Looks keys up together, and calls `each` with the number and the value of each key, in their order, until it breaks. So many share
+/// a batch as in the library; their buffers are free again for the next ones.
+fn look_up(
+    index: &Index,
+    keys: &[&[u8]],
+    mut each: impl FnMut(usize, Option<Value>) -> ControlFlow<()>,
+) -> Result<(), Failure> {
+    let reader = index.async_handle();
+    let mut at = 0;
+    for keys in keys.chunks(SHARED) {
+        for value in index.session().block_on(reader.get_many(keys))? {
+            if each(at, value).is_break() {
+                return Ok(());
+            }
+            at += 1;
+        }
+    }
+    Ok(())
 }
 
 /// Copies the values of many keys to an array of records of `record_size` bytes: the value of key i to the start of record i, straight
 /// from the buffer that far memory was read into. lengths[i] is the length of the value, or -1 if there is no such key. Records of
 /// absent keys, and bytes behind a value, are unchanged. If a value is longer than a record: FARINDEX_BUFFER_TOO_SMALL, the lengths
-/// say which, and no record is changed.
+/// say which, and its record is unchanged; the other values are there.
 ///
 /// # Safety
 ///
@@ -53,22 +73,23 @@ pub unsafe extern "C" fn farindex_get_many(
                 raw::array_mut(lengths.cast::<MaybeUninit<i64>>(), count)?,
             )
         };
-        let values = look_up(index, &keys)?;
-        for (length, value) in lengths.iter_mut().zip(&values) {
-            length.write(value.as_ref().map_or(-1, |value| i64::try_from(value.len()).unwrap_or(i64::MAX)));
-        }
-        if values.iter().flatten().any(|value| value.len() > record_size) {
-            return Ok(Status::FARINDEX_BUFFER_TOO_SMALL);
-        }
-        for (at, value) in values.iter().enumerate() {
-            let start = at.saturating_mul(record_size);
-            if let Some(value) = value
-                && let Some(record) = records.get_mut(start..start.saturating_add(value.len()))
-            {
-                record.write_copy_of_slice(value);
+        let mut too_small = false;
+        look_up(index, &keys, |at, value| {
+            let length = value.as_ref().map_or(-1, |value| i64::try_from(value.len()).unwrap_or(i64::MAX));
+            if let Some(place) = lengths.get_mut(at) {
+                place.write(length);
             }
-        }
-        Ok(Status::FARINDEX_OK)
+            if let Some(value) = value {
+                let start = at.saturating_mul(record_size);
+                let record = records.get_mut(start..start.saturating_add(value.len()));
+                match record.filter(|_| value.len() <= record_size) {
+                    Some(record) => _ = record.write_copy_of_slice(&value),
+                    None => too_small = true,
+                }
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(if too_small { Status::FARINDEX_BUFFER_TOO_SMALL } else { Status::FARINDEX_OK })
     })
 }
 
@@ -141,7 +162,12 @@ pub unsafe extern "C" fn farindex_exists_prefix(
         // SAFETY: what the header asks of the caller.
         unsafe {
             let (index, keys) = (farindex_index::of(index)?, all(keys, count)?);
-            let present = look_up(index, &keys)?.iter().position(Option::is_none).unwrap_or(keys.len());
+            raw::set("length", length, 0)?;
+            let mut present = 0;
+            look_up(index, &keys, |_, value| {
+                present += usize::from(value.is_some());
+                if value.is_some() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })?;
             raw::set("length", length, present)?;
         }
         Ok(Status::FARINDEX_OK)

@@ -55,20 +55,15 @@ impl Records {
         self.size
     }
 
-    /// Refuses a value that does not fit record `at`.
-    pub(crate) fn check(&self, at: usize, len: usize) -> Result<(), Failure> {
+    /// Copies a value to the start of record `at`.
+    pub(crate) fn write(&self, at: usize, value: &[u8]) -> Result<(), Failure> {
+        let len = value.len();
         if at >= self.count || len > self.size {
             let what = format!("the value of key {at} has {len} bytes, and a record of the buffer has {}", self.size);
             return Err(Failure::Own("ValueTooLong", what));
         }
-        Ok(())
-    }
-
-    /// Copies a value to the start of record `at`.
-    pub(crate) fn write(&self, at: usize, value: &[u8]) -> Result<(), Failure> {
-        self.check(at, value.len())?;
-        // SAFETY: `new` has checked that the buffer is contiguous, writable and at least `count * size` bytes long; `check` that
-        // `at < count` and that the value is at most `size` long, so the target lies inside. The export keeps the memory alive and in place. The
+        // SAFETY: `new` has checked that the buffer is contiguous, writable and at least `count * size` bytes long; `at < count`
+        // and the value is at most `size` long, so the target lies inside. The export keeps the memory alive and in place. The
         // value lies in a buffer of the fabric, which is no Python object, so the two do not overlap.
         unsafe {
             let target = self.buffer.buf_ptr().cast::<u8>().add(at * self.size);

@@ -162,15 +162,17 @@ impl Completions {
         }
         self.mailbox.signalled.store(false, SeqCst);
         let ready = std::mem::take(&mut *lock(&self.mailbox.ready));
+        let mut failed = Ok(());
         for id in ready {
             // Taken out while it is polled: resolving a future runs Python code, which may start operations.
             let Some(mut pending) = lock(&self.operations).pending.remove(&id) else { continue };
             match pending.operation.as_mut().poll(&mut Context::from_waker(&pending.waker)) {
-                Poll::Ready(answer) => resolve(pending.future.bind(py), answer)?,
+                // One that cannot be resolved keeps no other from its answer.
+                Poll::Ready(answer) => failed = failed.and(resolve(pending.future.bind(py), answer)),
                 Poll::Pending => drop(lock(&self.operations).pending.insert(id, pending)),
             }
         }
-        Ok(())
+        failed
     }
     /// Drops an operation whose future was cancelled. If no worker has taken it yet it does not happen, else it runs to its end.
     fn forget(&self, id: u64) {

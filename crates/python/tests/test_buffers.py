@@ -22,6 +22,10 @@ def test_numpy_arrays(index: farindex.Index) -> None:
     part = numpy.full((3, 64), -1, dtype=numpy.float32)
     assert index.get_many_into([keys[9], b"absent", keys[2]], part) == [256, -1, 256]
     assert numpy.array_equal(part[[0, 2]], blocks[[9, 2]]) and (part[1] == -1).all()
+    # More than one batch, and one value that does not fit in the last.
+    index[keys[-1]] = bytes(257)
+    with pytest.raises(farindex.ValueTooLong, match="key 499 has 257"):
+        index.get_many_into(keys, found)
     index.put_many_from(keys[:10], blocks[100:110])
     assert index[keys[0]] == blocks[100].tobytes()
 
@@ -61,7 +65,7 @@ def test_wrong_sizes(index: farindex.Index) -> None:
     target = bytearray(b"." * 16)
     with pytest.raises(farindex.ValueTooLong, match="key 1 has 8 bytes, and a record of the buffer has 4"):
         index.get_many_into([b"b", b"a"], target, 4)
-    assert target == b"." * 16, "no value was written"
+    assert target == b"1" + b"." * 15, "not one byte beyond a record"
     with pytest.raises(ValueError, match="too short for 3 records of 8"):
         index.get_many_into([b"a"] * 3, target, 8)
     with pytest.raises(ValueError, match="not 3 records of one size"):

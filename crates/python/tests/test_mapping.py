@@ -139,6 +139,14 @@ def test_batches(index: farindex.Index) -> None:
     assert index[b"7"] == b"77", "an error leaves the index at work"
 
 
+def test_many_long_values(index: farindex.Index) -> None:
+    """More than are held at once on their way to the interpreter."""
+    keys = [b"%d" % i for i in range(150)]
+    values = [bytes([i]) * 20_000 for i in range(150)]
+    index.set_many(zip(keys, values, strict=True))
+    assert index.get_many([*keys, b"absent", *keys]) == [*values, None, *values]
+
+
 def test_the_longest_prefix(index: farindex.Index) -> None:
     keys = [b"block-%d" % i for i in range(300)]
     index.set_many((key, b"") for key in keys[:257])

@@ -5,13 +5,19 @@ use crate::buffers::Records;
 use crate::bytes::{all, pairs, slices};
 use crate::failure::Failure;
 use crate::threads::values_of;
-use farindex::{IndexError, PointIndex, Remove};
+use farindex::{IndexError, PointIndex, Remove, Value};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use std::collections::HashMap;
+
+/// Look-ups that share a batch of verbs: as many as in the library, which divides longer lists too.
+const SHARED: usize = 128;
+
+/// Bytes of values, and one batch more, whose buffers are held until the interpreter has copies of them.
+const HELD: usize = 256 << 10;
 
 /// Writes of one call that are in flight at once, as many as a worker of a handle has.
 const IN_FLIGHT: usize = 128;
@@ -29,18 +35,25 @@ impl Index {
     fn get_many<'py>(&self, py: Python<'py>, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
         let keys = all(keys)?;
         let keys = slices(&keys);
-        values_of(
-            py,
-            &self.place,
-            |index, found| {
-                *found = look_up(index, &keys)?;
+        let mut values: Vec<Option<Bound<'py, PyBytes>>> = Vec::with_capacity(keys.len());
+        // One crossing, unless the values are so long that many of their buffers should not be held at once.
+        while values.len() < keys.len() {
+            let keys = keys.get(values.len()..).unwrap_or_default();
+            let find = |index: &farindex::Index, found: &mut Vec<Option<Value>>| {
+                let mut bytes = 0;
+                look_up(index, keys, |at, value| {
+                    bytes += value.as_ref().map_or(0, |value| value.len());
+                    found.push(value);
+                    // Not in the middle of a batch: the rest of it has been read already.
+                    Ok(if bytes < HELD || (at + 1) % SHARED != 0 { Next::Key } else { Next::Nothing })
+                })
+            };
+            values_of(py, &self.place, find, |found| {
+                values.extend(found.map(|value| value.map(|value| PyBytes::new(py, &value))));
                 Ok(())
-            },
-            |found| {
-                let values: Vec<_> = found.map(|value| value.map(|value| PyBytes::new(py, &value))).collect();
-                PyList::new(py, values)
-            },
-        )
+            })?;
+        }
+        PyList::new(py, values)
     }
 
     /// Sets the value of each key of a mapping, or of an iterable of pairs; the last pair of a key counts. After an exception some
@@ -80,7 +93,14 @@ impl Index {
     fn contains_many(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Vec<bool>> {
         let keys = all(keys)?;
         let keys = slices(&keys);
-        self.run(py, |index| Ok(look_up(index, &keys)?.iter().map(Option::is_some).collect()))
+        self.run(py, |index| {
+            let mut present = Vec::with_capacity(keys.len());
+            look_up(index, &keys, |_, value| {
+                present.push(value.is_some());
+                Ok(Next::Key)
+            })?;
+            Ok(present)
+        })
     }
 
     /// Returns how many of the first keys are present: the length of the longest prefix of `keys` that is in the index. The keys
@@ -96,7 +116,14 @@ impl Index {
     fn exists_prefix(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<usize> {
         let keys = all(keys)?;
         let keys = slices(&keys);
-        self.run(py, |index| Ok(look_up(index, &keys)?.iter().position(Option::is_none).unwrap_or(keys.len())))
+        self.run(py, |index| {
+            let mut length = 0;
+            look_up(index, &keys, |_, value| {
+                length += usize::from(value.is_some());
+                Ok(if value.is_some() { Next::Key } else { Next::Nothing })
+            })?;
+            Ok(length)
+        })
     }
 
     /// Reads the values of many keys into a buffer that the caller has: numpy's and torch's arrays, a bytearray, shared memory.
@@ -106,7 +133,8 @@ impl Index {
     /// value, and -1 for a key that is absent. Bytes of a record behind the value, and records of absent keys, are unchanged.
     ///
     /// Raises `BufferError` if the buffer is read-only or not contiguous, `ValueError` if it is too short, and `ValueTooLong` if a
-    /// value is longer than a record: then no value was written. No other thread may use the buffer meanwhile.
+    /// value is longer than a record; values of keys before it may be in the buffer then. No other thread may use the buffer
+    /// meanwhile.
     ///
     /// >>> import farindex
     /// >>> index = farindex.Pool.in_memory("64MiB").create_index("words")
@@ -129,19 +157,17 @@ impl Index {
         let records = Records::new(buffer, keys.len(), record_size, true)?;
         let records = &records;
         self.run(py, |index| {
-            let values = look_up(index, &keys)?;
-            let lengths = values.iter().map(|value| value.as_ref().map_or(Ok(-1), |value| i64::try_from(value.len())));
-            let lengths: Vec<i64> = lengths.collect::<Result<_, _>>().unwrap_or_default();
-            for (at, value) in values.iter().enumerate() {
-                if let Some(value) = value {
-                    records.check(at, value.len())?;
+            let mut lengths = Vec::with_capacity(keys.len());
+            look_up(index, &keys, |at, value| {
+                match value {
+                    None => lengths.push(-1),
+                    Some(value) => {
+                        records.write(at, &value)?;
+                        lengths.push(i64::try_from(value.len()).unwrap_or(i64::MAX));
+                    }
                 }
-            }
-            for (at, value) in values.iter().enumerate() {
-                if let Some(value) = value {
-                    records.write(at, value)?;
-                }
-            }
+                Ok(Next::Key)
+            })?;
             Ok(lengths)
         })
     }
@@ -185,9 +211,31 @@ impl Index {
     }
 }
 
-/// Looks keys up together.
-fn look_up(index: &farindex::Index, keys: &[&[u8]]) -> Result<Vec<Option<farindex::Value>>, Failure> {
-    Ok(index.session().block_on(index.async_handle().get_many(keys))?)
+/// What a batch of look-ups does after a value.
+enum Next {
+    Key,
+    /// The values of later keys do not matter.
+    Nothing,
+}
+
+/// Looks keys up together, and calls `each` with the number and the value of each key, in their order. So many share a batch as in
+/// the library; their buffers are free again for the next ones, unless `each` keeps them.
+fn look_up(
+    index: &farindex::Index,
+    keys: &[&[u8]],
+    mut each: impl FnMut(usize, Option<Value>) -> Result<Next, Failure>,
+) -> Result<(), Failure> {
+    let reader = index.async_handle();
+    let mut at = 0;
+    for keys in keys.chunks(SHARED) {
+        for value in index.session().block_on(reader.get_many(keys))? {
+            if let Next::Nothing = each(at, value)? {
+                return Ok(());
+            }
+            at += 1;
+        }
+    }
+    Ok(())
 }
 
 /// Sets many values. Of several pairs with one key the last counts, as in a dict.
