@@ -27,13 +27,18 @@ fn cc() -> Option<String> {
 
 /// Compiles `tests/c/NAME.c` with these flags; `None` if the compiler cannot.
 fn compile(cc: &str, name: &str, variant: &str, flags: &[&str]) -> Result<PathBuf, String> {
-    let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{variant}"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(format!("{name}.c"));
+    compile_file(cc, &source, &format!("{name}-{variant}"), flags)
+}
+
+fn compile_file(cc: &str, source: &Path, program: &str, flags: &[&str]) -> Result<PathBuf, String> {
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(program);
     let output = Command::new(cc)
         .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-g", "-pthread"])
         .arg("-I")
-        .arg(crate_dir.join("include"))
-        .arg(crate_dir.join("tests/c").join(format!("{name}.c")))
+        .arg(include)
+        .arg(source)
         .arg("-o")
         .arg(&program)
         .args(flags)
@@ -105,6 +110,19 @@ fn the_shared_library_works() {
     let program = compile(&cc, "all", "shared", &["-L", &folder, "-lfarindex_c"]).expect("the program compiles");
     let file = File::new("shared");
     run(&program, &[&file.url()]);
+}
+
+#[test]
+fn the_program_of_the_documentation_works() {
+    let Some(cc) = cc() else { return };
+    let (library, _) = libraries();
+    let page = include_str!("../../../../docs/c.md");
+    let program = page.split("```c\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a program in C");
+    let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join("documentation.c");
+    std::fs::write(&source, program).expect("the program can be written");
+    let program = compile_file(&cc, &source, "documentation", &[&[library.as_str()][..], &STATIC].concat());
+    let output = Command::new(program.expect("it compiles")).output().expect("it starts");
+    assert!(output.status.success() && output.stdout == b"memory\n", "{output:?}");
 }
 
 #[test]
