@@ -45,7 +45,7 @@ fn look_up(
 }
 
 /// Copies the values of many keys to an array of records of `record_size` bytes: the value of key i to the start of record i, straight
-/// from the buffer that far memory was read into. lengths[i] is the length of the value, or -1 if there is no such key. Records of
+/// from the buffer that far memory was read into. Number i of `lengths` is the length of that value, or -1 if there is no such key. Records of
 /// absent keys, and bytes behind a value, are unchanged. If a value is longer than a record: FARINDEX_BUFFER_TOO_SMALL, the lengths
 /// say which, and its record is unchanged; the other values are there.
 ///
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn farindex_get_many(
     })
 }
 
-/// Sets the values of many keys: keys[i] to values[i]. Of several pairs with one key the last counts. After an error some of them may be
+/// Sets the values of many keys: key i to value i. Of several pairs with one key the last counts. After an error some of them may be
 /// set.
 ///
 /// # Safety

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //!
-//! - No panic crosses the boundary: every function runs its body through [`status::guard`], which makes an error code of it.
+//! - No panic crosses the boundary: every function runs its body through a guard in [`status`], which makes an error code of it.
 //! - Pointers are checked for null before they are used, and turned into slices and references in [`raw`] alone.
 //! - A session and its indexes belong to the thread that has opened the session. Every function compares the thread before it touches
 //!   them, so a mistake is an error code and no data race.
@@ -22,7 +22,7 @@
 pub mod batch;
 pub mod index;
 pub mod pool;
-mod raw;
+pub mod raw;
 pub mod scan;
 pub mod session;
 pub mod status;

@@ -3,25 +3,25 @@
 //! Invariants:
 //!
 //! - **One session for each thread.** A session of the library belongs to one thread, so each Python thread that uses a pool has a
-//!   session of its own ([`threads`]). Python objects hold no session: they name a pool and an index.
+//!   session of its own (`threads`). Python objects hold no session: they name a pool and an index.
 //! - **The GIL is released** while far memory works. No Python code runs and no Python object is touched in between.
 //! - **No thread of the library attaches to the interpreter.** Answers of worker threads reach asyncio through a socket that the
-//!   event loop watches ([`completions`]), so the end of the interpreter waits for no thread and stops none.
-//! - **After a fork the child cannot touch the pool** ([`fork`]): neither by an operation nor by closing what it inherited.
+//!   event loop watches (`completions`), so the end of the interpreter waits for no thread and stops none.
+//! - **After a fork the child cannot touch the pool** (`fork`): neither by an operation nor by closing what it inherited.
 //!
 //! | Module | What it holds |
 //! |---|---|
-//! | [`pool`] | the class `Pool` |
-//! | [`index`] | the class `Index`, in parts: mapping, conditional operations, batches, ordered operations |
-//! | [`entries`] | iterators over entries |
-//! | [`handle`], [`completions`] | asyncio: operations on worker threads, and how their answers reach an event loop |
-//! | [`threads`] | sessions and open indexes of a thread |
-//! | [`bytes`], [`buffers`] | keys and values from Python, and the buffer protocol |
-//! | [`settings`] | keyword arguments |
-//! | [`failure`] | exceptions by kind |
-//! | [`fork`] | what a child process may not do |
+//! | `pool` | the class `Pool` |
+//! | `index` | the class `Index`, in parts: mapping, conditional operations, batches, ordered operations |
+//! | `entries` | iterators over entries |
+//! | `handle`, `completions` | asyncio: operations on worker threads, and how their answers reach an event loop |
+//! | `threads` | sessions and open indexes of a thread |
+//! | `bytes`, `buffers` | keys and values from Python, and the buffer protocol |
+//! | `settings` | keyword arguments |
+//! | `failure` | exceptions by kind |
+//! | `fork` | what a child process may not do |
 //!
-//! `unsafe` lives in [`buffers`]: where bytes are copied between far memory and a Python buffer.
+//! `unsafe` lives in `buffers`: where bytes are copied between far memory and a Python buffer.
 
 mod buffers;
 mod bytes;
