@@ -8,6 +8,7 @@ Each figure is the median of the rounds; in each round every way has its turn, s
 """
 
 import argparse
+import asyncio
 import contextlib
 import os
 import random
@@ -176,6 +177,37 @@ def threads(table: Table, index: farindex.Index) -> None:
         print(f"\n{title}, 64 bytes, all threads together\n  1 thread   {one:12,.0f} gets/s\n  2 threads  {two:12,.0f} gets/s   {two / one:.2f}")
 
 
+def sessions(table: Table, index: farindex.Index) -> None:
+    """A session of the calling thread, as Index uses it, and worker threads, as AsyncIndex does."""
+    rng = random.Random(4)
+    keys = [b"key-%d" % i for i in range(10_000)]
+    index.set_many((key, bytes(64)) for key in keys)
+    some = rng.sample(keys, 256)
+    words = index.open_async()
+    loop = asyncio.new_event_loop()
+
+    def own() -> None:
+        for key in some:
+            index.get(key)
+
+    async def one_by_one() -> None:
+        for key in some:
+            await words.get(key)
+
+    async def together() -> None:
+        for start in range(0, len(some), 64):
+            await asyncio.gather(*map(words.get, some[start : start + 64]))
+
+    ways: dict[str, Callable[[], object]] = {
+        "Index.get": own,
+        "AsyncIndex.get, one after the other": lambda: loop.run_until_complete(one_by_one()),
+        "AsyncIndex.get, 64 at a time": lambda: loop.run_until_complete(together()),
+    }
+    table.measure("Single look-ups of 64 bytes", "gets/s", len(some), ways, "Index.get")
+    words.close()
+    loop.close()
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     arguments.add_argument("--redis", type=int, help="port of a server on 127.0.0.1 to use in place of a redis-server")
@@ -191,6 +223,7 @@ def main() -> None:
         with farindex.Pool.create(f"shm:{folder}/pool", node_bytes="512MiB") as pool:
             prefixes(table, pool.create_index("blocks"), redis)
             values(table, pool.create_index("values"), redis)
+            sessions(table, pool.create_index("sessions"))
             threads(table, pool.create_index("threads"))
     print(f"\n{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}")
 
