@@ -62,7 +62,8 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONFAULTHANDLER": "1"},
+            # From 3.12 on Python warns of every fork of a process with threads, which these tests do on purpose.
+            env={**os.environ, "PYTHONFAULTHANDLER": "1", "PYTHONWARNINGS": "ignore:This process:DeprecationWarning"},
         )
         running.append(process)
         return process
