@@ -11,8 +11,8 @@
  * Threads. Any thread may use a pool. A session and its indexes belong to the thread that opened the session: other threads get
  * FARINDEX_ERROR_WRONG_THREAD. Each thread opens a session of its own.
  *
- * Processes. Each process opens the pool itself, also a child of fork: it must not touch what it has inherited. Any process may be
- * killed. What it has acknowledged is there, and the others take over what it held.
+ * Processes. Each process opens the pool itself, also a child of fork: what it has inherited gives FARINDEX_ERROR_FORKED. Any process
+ * may be killed. What it has acknowledged is there, and the others take over what it held.
  *
  * Errors. Each function returns a farindex_status. farindex_error_message says in words what the last error of the thread was.
  *
@@ -129,6 +129,10 @@ typedef enum {
      * A defect of the library. Close what is open and report it.
      */
     FARINDEX_ERROR_INTERNAL = 118,
+    /**
+     * The handle is another process's, from which this one was forked. Nothing was done. Open the pool again in this process.
+     */
+    FARINDEX_ERROR_FORKED = 119,
 } farindex_status;
 
 /**
@@ -161,7 +165,8 @@ typedef struct farindex_index farindex_index;
  * An open pool of far memory. While it is open, this process is a client of the pool, and a thread of its own renews the lease.
  *
  * It belongs to no thread: any may use it, and several at once. farindex_pool_close ends it; sessions that are open keep the pool
- * open until they are closed too. A child of fork must not use or close what it has inherited: it opens the pool itself.
+ * open until they are closed too. A child of fork opens the pool itself: what it has inherited gives FARINDEX_ERROR_FORKED, and
+ * closing that does nothing.
  */
 typedef struct farindex_pool farindex_pool;
 
@@ -288,7 +293,7 @@ farindex_status farindex_session_open(const farindex_pool *pool, farindex_sessio
  *
  * Contract:
  *
- * `session` was not closed yet. Unless the status is FARINDEX_ERROR_WRONG_THREAD, it must not be used afterwards.
+ * `session` was not closed yet. Unless the status is FARINDEX_ERROR_WRONG_THREAD or FARINDEX_ERROR_FORKED, it must not be used afterwards.
  */
 farindex_status farindex_session_close(farindex_session *session);
 
@@ -347,7 +352,7 @@ farindex_status farindex_index_drop(const farindex_session *session,
  *
  * Contract:
  *
- * `index` was not closed yet. Unless the status is FARINDEX_ERROR_WRONG_THREAD, it must not be used afterwards.
+ * `index` was not closed yet. Unless the status is FARINDEX_ERROR_WRONG_THREAD or FARINDEX_ERROR_FORKED, it must not be used afterwards.
  */
 farindex_status farindex_index_close(farindex_index *index);
 
@@ -455,7 +460,7 @@ farindex_status farindex_remove_if(const farindex_index *index,
 
 /**
  * Copies the values of many keys to an array of records of `record_size` bytes: the value of key i to the start of record i, straight
- * from the buffer that far memory was read into. lengths[i] is the length of the value, or -1 if there is no such key. Records of
+ * from the buffer that far memory was read into. Number i of `lengths` is the length of that value, or -1 if there is no such key. Records of
  * absent keys, and bytes behind a value, are unchanged. If a value is longer than a record: FARINDEX_BUFFER_TOO_SMALL, the lengths
  * say which, and its record is unchanged; the other values are there.
  *
@@ -472,7 +477,7 @@ farindex_status farindex_get_many(const farindex_index *index,
                                   int64_t *lengths);
 
 /**
- * Sets the values of many keys: keys[i] to values[i]. Of several pairs with one key the last counts. After an error some of them may be
+ * Sets the values of many keys: key i to value i. Of several pairs with one key the last counts. After an error some of them may be
  * set.
  *
  * Contract:

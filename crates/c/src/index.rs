@@ -27,7 +27,7 @@ impl farindex_index {
 ///
 /// # Safety
 ///
-/// `index` was not closed yet. Unless the status is FARINDEX_ERROR_WRONG_THREAD, it must not be used afterwards.
+/// `index` was not closed yet. Unless the status is FARINDEX_ERROR_WRONG_THREAD or FARINDEX_ERROR_FORKED, it must not be used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farindex_index_close(index: *mut farindex_index) -> farindex_status {
     guard(|| {

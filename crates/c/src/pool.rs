@@ -1,17 +1,37 @@
 //! Pools.
 
+use crate::fork::Birthplace;
 use crate::raw;
 use crate::status::{Status, farindex_status, guard};
 use farindex::{Pool, PoolUrl};
 use std::ffi::c_char;
+use std::mem::ManuallyDrop;
 use std::time::Duration;
 
 /// An open pool of far memory. While it is open, this process is a client of the pool, and a thread of its own renews the lease.
 ///
 /// It belongs to no thread: any may use it, and several at once. farindex_pool_close ends it; sessions that are open keep the pool
-/// open until they are closed too. A child of fork must not use or close what it has inherited: it opens the pool itself.
+/// open until they are closed too. A child of fork opens the pool itself: what it has inherited gives FARINDEX_ERROR_FORKED, and
+/// closing that does nothing.
 pub struct farindex_pool {
-    pub(crate) pool: Pool,
+    pub(crate) pool: ManuallyDrop<Pool>,
+    pub(crate) birthplace: Birthplace,
+}
+
+impl farindex_pool {
+    fn new(pool: Pool) -> Self {
+        farindex_pool { pool: ManuallyDrop::new(pool), birthplace: Birthplace::here() }
+    }
+}
+
+impl Drop for farindex_pool {
+    fn drop(&mut self) {
+        if !self.birthplace.is_forked() {
+            // SAFETY: this is the only place that drops the pool, and nobody uses it afterwards. In a child of fork it is forgotten: it
+            // would wait for a heartbeat thread that does not exist there, and close its parent's client.
+            unsafe { ManuallyDrop::drop(&mut self.pool) };
+        }
+    }
 }
 
 /// Settings of a new pool. What is 0 has its default: set all to 0 first.
@@ -58,7 +78,7 @@ pub unsafe extern "C" fn farindex_pool_create(
             if options.chunk_bytes != 0 {
                 builder = builder.chunk_bytes(options.chunk_bytes);
             }
-            Ok(farindex_pool { pool: builder.create(url.parse::<PoolUrl>()?)? })
+            Ok(farindex_pool::new(builder.create(url.parse::<PoolUrl>()?)?))
         };
         // SAFETY: what the header asks of the caller.
         unsafe { raw::give(out, open)? };
@@ -75,7 +95,7 @@ pub unsafe extern "C" fn farindex_pool_create(
 pub unsafe extern "C" fn farindex_pool_open(url: *const c_char, out: *mut *mut farindex_pool) -> farindex_status {
     guard(|| {
         // SAFETY: what the header asks of the caller.
-        unsafe { raw::give(out, || Ok(farindex_pool { pool: Pool::open(raw::text("url", url)?)? }))? };
+        unsafe { raw::give(out, || Ok(farindex_pool::new(Pool::open(raw::text("url", url)?)?)))? };
         Ok(Status::FARINDEX_OK)
     })
 }

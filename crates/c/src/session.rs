@@ -1,11 +1,13 @@
 //! Sessions, and the indexes that they open.
 
+use crate::fork::Birthplace;
 use crate::index::farindex_index;
 use crate::pool::farindex_pool;
 use crate::raw;
 use crate::status::{Failure, Status, farindex_status, guard};
 use farindex::{Index, IndexConfig, KINDS, Session};
 use std::ffi::c_char;
+use std::mem::ManuallyDrop;
 use std::thread::ThreadId;
 
 /// What one thread works with: a connection to the pool. Each thread opens its own. Only that thread may use it, its indexes, and
@@ -17,20 +19,32 @@ pub struct farindex_session {
 /// Something that one thread may use.
 pub(crate) struct Owned<T> {
     thread: ThreadId,
-    value: T,
+    birthplace: Birthplace,
+    value: ManuallyDrop<T>,
 }
 
 impl<T> Owned<T> {
     pub(crate) fn new(value: T) -> Self {
-        Owned { thread: std::thread::current().id(), value }
+        let thread = std::thread::current().id();
+        Owned { thread, birthplace: Birthplace::here(), value: ManuallyDrop::new(value) }
     }
     /// The value, if this is its thread.
     pub(crate) fn get(&self) -> Result<&T, Failure> {
+        self.birthplace.check()?;
         if self.thread == std::thread::current().id() {
             return Ok(&self.value);
         }
         let what = "a session and its indexes belong to the thread that opened the session: open one for each thread";
         Err(Failure::new(Status::FARINDEX_ERROR_WRONG_THREAD, what))
+    }
+}
+
+impl<T> Drop for Owned<T> {
+    fn drop(&mut self) {
+        if !self.birthplace.is_forked() {
+            // SAFETY: this is the only place that drops the value, and nobody uses it afterwards. In a child of fork it is forgotten.
+            unsafe { ManuallyDrop::drop(&mut self.value) };
+        }
     }
 }
 
@@ -58,6 +72,7 @@ pub unsafe extern "C" fn farindex_session_open(
         let open = || {
             // SAFETY: what the header asks of the caller.
             let pool = unsafe { raw::handle("pool", pool)? };
+            pool.birthplace.check()?;
             Ok(farindex_session { session: Owned::new(pool.pool.session()?) })
         };
         // SAFETY: the same.
@@ -70,7 +85,7 @@ pub unsafe extern "C" fn farindex_session_open(
 ///
 /// # Safety
 ///
-/// `session` was not closed yet. Unless the status is FARINDEX_ERROR_WRONG_THREAD, it must not be used afterwards.
+/// `session` was not closed yet. Unless the status is FARINDEX_ERROR_WRONG_THREAD or FARINDEX_ERROR_FORKED, it must not be used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farindex_session_close(session: *mut farindex_session) -> farindex_status {
     guard(|| {

@@ -60,6 +60,8 @@ pub enum farindex_status {
     FARINDEX_ERROR_UNSUPPORTED = 117,
     /// A defect of the library. Close what is open and report it.
     FARINDEX_ERROR_INTERNAL = 118,
+    /// The handle is another process's, from which this one was forked. Nothing was done. Open the pool again in this process.
+    FARINDEX_ERROR_FORKED = 119,
 }
 
 pub(crate) use farindex_status as Status;

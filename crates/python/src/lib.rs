@@ -21,7 +21,7 @@
 //! | `failure` | exceptions by kind |
 //! | `fork` | what a child process may not do |
 //!
-//! `unsafe` lives in `buffers`: where bytes are copied between far memory and a Python buffer.
+//! `unsafe` lives in `buffers`, where bytes are copied between far memory and a Python buffer, and in one call of `fork`.
 
 mod buffers;
 mod bytes;
@@ -57,6 +57,7 @@ mod _native {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        crate::fork::count_forks()?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -98,6 +98,36 @@ def test_a_child_that_ends_as_a_program_closes_nothing(path: str, run: Callable[
     assert run(code, path) in ("600\n", "601\n")
 
 
+def test_a_child_that_python_does_not_know_of_closes_nothing(path: str, run: Callable[..., str]) -> None:
+    """A fork from C runs none of Python's hooks. What the child drops is compared with the process id."""
+    code = """
+        import ctypes, gc, os, sys, asyncio, farindex
+        pool = farindex.Pool.create(sys.argv[1], node_bytes="64MiB")
+        index = pool.create_index("test")
+        index[b"a"] = b"1"
+        words = index.open_async()
+        asyncio.run(words.set(b"b", b"1"))
+        child = ctypes.PyDLL(None).fork()
+        if child == 0:
+            try:
+                pool.open_index("test")
+            except farindex.ForkedProcess:
+                pass
+            else:
+                os._exit(1)
+            words.close()
+            pool.close()
+            del words, index, pool
+            gc.collect()
+            sys.exit(7)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 7
+        assert pool.client_count() == 1 and index[b"a"] == b"1"
+        print(asyncio.run(words.get(b"b")))
+    """
+    assert run(code, path) == "b'1'\n"
+
+
 def test_multiprocessing(shared: farindex.Pool, run: Callable[..., str]) -> None:
     """By the method fork a task that uses the parent's index fails with a message; by spawn the index cannot be sent."""
     code = """

@@ -1,10 +1,13 @@
 /* Uses every function of the interface, with the pool at the place that the first argument names. Prints "ok" at the end. */
+#define _POSIX_C_SOURCE 200809L
 #include <farindex.h>
 
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define CHECK(condition)                                                                             \
     do {                                                                                             \
@@ -239,6 +242,36 @@ static void threads(farindex_pool *pool, farindex_session *session, farindex_ind
     CHECK(strcmp(seen, "2000") == 0);
 }
 
+/* A child of fork is refused everything, and closes nothing of its parent. */
+static void forks(farindex_pool *pool, farindex_session *session, farindex_index *index, const char *url) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        farindex_session *other;
+        farindex_pool *own;
+        size_t length;
+        CHECK(farindex_put(index, text("count"), 5, NULL, 0) == FARINDEX_ERROR_FORKED);
+        CHECK(strstr(farindex_error_message(), "open the pool again"));
+        CHECK(farindex_exists_prefix(index, NULL, 0, &length) == FARINDEX_ERROR_FORKED);
+        CHECK(farindex_index_drop(session, "table") == FARINDEX_ERROR_FORKED);
+        CHECK(farindex_session_open(pool, &other) == FARINDEX_ERROR_FORKED && other == NULL);
+        CHECK(farindex_index_close(index) == FARINDEX_ERROR_FORKED);
+        CHECK(farindex_session_close(session) == FARINDEX_ERROR_FORKED);
+        OK(farindex_pool_close(pool));
+        OK(farindex_pool_open(url, &own));
+        OK(farindex_session_open(own, &session));
+        OK(farindex_index_open(session, "table", NULL, &index));
+        OK(farindex_put(index, text("child"), 5, text("was here"), 8));
+        OK(farindex_index_close(index));
+        OK(farindex_session_close(session));
+        OK(farindex_pool_close(own));
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    OK(farindex_contains(index, text("child"), 5));
+}
+
 static void full(void) {
     farindex_pool *pool;
     farindex_session *session;
@@ -282,6 +315,7 @@ int main(int argc, char **argv) {
     scans(tree, table);
     mistakes(pool, session, table, argv[1]);
     threads(pool, session, table);
+    forks(pool, session, table, argv[1]);
     full();
     OK(farindex_index_drop(session, "linear"));
     farindex_status status = FARINDEX_OK;
