@@ -21,6 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import farindex
 
@@ -80,7 +81,7 @@ def redis_port(given: int | None) -> Iterator[int | None]:
             process.terminate()
 
 
-def prefixes(table: Table, index: farindex.Index, redis: object) -> None:
+def prefixes(table: Table, index: farindex.Index, redis: Any) -> None:
     rng = random.Random(1)
     keys = [rng.randbytes(16) for _ in range(BLOCKS)]
     others = [rng.randbytes(16) for _ in range(100_000)]
@@ -108,7 +109,7 @@ def prefixes(table: Table, index: farindex.Index, redis: object) -> None:
     table.measure(f"Longest cached prefix of {BLOCKS} blocks", "look-ups/s", 1, ways, base)
 
 
-def values(table: Table, index: farindex.Index, redis: object) -> None:
+def values(table: Table, index: farindex.Index, redis: Any) -> None:
     rng = random.Random(2)
     keys = [b"block-%d" % i for i in range(KEYS)]
     content = {key: rng.randbytes(VALUE) for key in keys}
@@ -159,8 +160,12 @@ def threads(table: Table, index: farindex.Index) -> None:
             index.get_many_into(lists[which], bytearray(64_000))
 
     def on(count: int, body: Callable[[int], None]) -> Callable[[], None]:
+        def repeat(which: int) -> None:
+            for _ in range(20):
+                body(which)
+
         def run() -> None:
-            running = [threading.Thread(target=lambda i=i: [body(i) for _ in range(20)]) for i in range(count)]
+            running = [threading.Thread(target=repeat, args=(i,)) for i in range(count)]
             for thread in running:
                 thread.start()
             for thread in running:

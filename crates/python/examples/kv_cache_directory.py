@@ -30,6 +30,9 @@ import farindex
 # Tokens of a block.
 BLOCK = 16
 
+# A location as bytes: worker, slot, generation.
+LOCATION = "<IQI"
+
 
 class Location(NamedTuple):
     """Where the keys and values of a block are: on which worker, in which slot of its cache, since when."""
@@ -38,14 +41,12 @@ class Location(NamedTuple):
     slot: int
     generation: int
 
-    FORMAT = struct.Struct("<IQI")
-
     def pack(self) -> bytes:
-        return self.FORMAT.pack(*self)
+        return struct.pack(LOCATION, *self)
 
     @classmethod
     def unpack(cls, value: bytes) -> "Location":
-        return cls(*cls.FORMAT.unpack(value))
+        return cls(*struct.unpack(LOCATION, value))
 
 
 def block_hashes(tokens: Sequence[int]) -> list[bytes]:

@@ -87,6 +87,9 @@ class TestTypes:
         mypy = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache")]
         done = subprocess.run([*mypy, str(use)], cwd=tmp_path, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stdout
+        example = str(HERE / "examples" / "kv_cache_directory.py")
+        done = subprocess.run([*mypy, example], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout
         done = subprocess.run([*mypy, "-p", "farindex"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stdout
         done = subprocess.run([*mypy, str(wrong)], cwd=tmp_path, capture_output=True, text=True, timeout=300)
