@@ -65,7 +65,10 @@ fn password(path: &Path) -> Result<Password, Failure> {
     let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     if line.is_empty() {
-        return Err(Failure::new(exit::FILE, format!("{}: its first line is empty: write the password there", path.display())));
+        return Err(Failure::new(
+            exit::FILE,
+            format!("{}: its first line is empty: write the password there", path.display()),
+        ));
     }
     Ok(Password::new(line))
 }

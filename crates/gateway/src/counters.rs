@@ -54,6 +54,9 @@ mod tests {
         counters.commands.inc_by(7);
         counters.clients.set(2);
         let text = counters.text();
-        assert!(text.contains("farindex_gateway_commands_total 7\n") && text.contains("farindex_gateway_clients 2\n"), "{text}");
+        assert!(
+            text.contains("farindex_gateway_commands_total 7\n") && text.contains("farindex_gateway_clients 2\n"),
+            "{text}"
+        );
     }
 }

@@ -64,9 +64,11 @@ pub(crate) fn is_eviction(error: &Error) -> bool {
 
 fn of_index(error: &Error) -> String {
     match error {
-        error if is_eviction(error) => "ERR this gateway was evicted from the pool because its lease had expired, and registers again; the \
+        error if is_eviction(error) => {
+            "ERR this gateway was evicted from the pool because its lease had expired, and registers again; the \
              command may have taken effect or not: read the key before you send it again"
-            .to_owned(),
+                .to_owned()
+        }
         Error::Pool(PoolError::Full { .. }) | Error::Index(IndexError::Pool(PoolError::Full { .. })) => {
             format!("OOM command not allowed: {error}")
         }

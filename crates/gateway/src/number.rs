@@ -53,7 +53,9 @@ mod tests {
 
     #[test]
     fn integers_are_canonical() {
-        for (text, value) in [("0", 0), ("-1", -1), ("9223372036854775807", i64::MAX), ("-9223372036854775808", i64::MIN)] {
+        for (text, value) in
+            [("0", 0), ("-1", -1), ("9223372036854775807", i64::MAX), ("-9223372036854775808", i64::MIN)]
+        {
             assert_eq!(parse_integer(text.as_bytes()), Some(value));
         }
         for text in ["", "-", "-0", "+1", "01", " 1", "1 ", "9223372036854775808", "1.0", "a", "99999999999999999999"] {
@@ -63,9 +65,15 @@ mod tests {
 
     #[test]
     fn scores_are_written_as_redis_does() {
-        for (value, text) in
-            [(3.0, "3"), (-1.5, "-1.5"), (f64::INFINITY, "inf"), (1e20, "100000000000000000000"), (1e21, "1e+21"), (1e-7, "1e-7"), (0.1, "0.1")]
-        {
+        for (value, text) in [
+            (3.0, "3"),
+            (-1.5, "-1.5"),
+            (f64::INFINITY, "inf"),
+            (1e20, "100000000000000000000"),
+            (1e21, "1e+21"),
+            (1e-7, "1e-7"),
+            (0.1, "0.1"),
+        ] {
             assert_eq!(format_score(value), text);
             assert_eq!(parse_float(text.as_bytes()), Some(value));
         }

@@ -81,9 +81,8 @@ fn with_session(
         });
         ended(erased)?;
         if Instant::now() >= next {
-            let swept = session.block_on(async {
-                Sweep { store: &store, shared, turn: Instant::now() }.all(empty, stale).await
-            });
+            let swept = session
+                .block_on(async { Sweep { store: &store, shared, turn: Instant::now() }.all(empty, stale).await });
             ended(swept)?;
             empty.forget_old(shared.sweep_pause);
             stale.forget_old(shared.sweep_pause);

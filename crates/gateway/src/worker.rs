@@ -245,7 +245,9 @@ impl Worker {
         client.after_run(&mut self.buffers);
         let most = self.shared.limits.buffers / self.shared.threads;
         let holds = client.holds();
-        if client.reply.len() > self.shared.limits.output || self.buffers.held > most && holds > 2 * crate::client::BUFFER {
+        if client.reply.len() > self.shared.limits.output
+            || self.buffers.held > most && holds > 2 * crate::client::BUFFER
+        {
             self.shared.counters.overrun.inc();
             client.broken = true;
         }
@@ -291,7 +293,8 @@ impl Worker {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 // No descriptor is left, perhaps, or the connection is gone already. Events come again with the next one.
-                Err(error) if error.kind() == ErrorKind::ConnectionAborted || error.kind() == ErrorKind::Interrupted => {}
+                Err(error)
+                    if error.kind() == ErrorKind::ConnectionAborted || error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => {
                     std::thread::sleep(Duration::from_millis(1));
                     return self.inbox.wake();

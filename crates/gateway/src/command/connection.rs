@@ -190,7 +190,9 @@ fn list(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Fail> {
         }
         Some(word) if is(word, "type") && args.len() == 4 => match args.at(3) {
             kind if is(kind, "normal") => {}
-            kind if is(kind, "master") || is(kind, "replica") || is(kind, "slave") || is(kind, "pubsub") => nobody = true,
+            kind if is(kind, "master") || is(kind, "replica") || is(kind, "slave") || is(kind, "pubsub") => {
+                nobody = true
+            }
             kind => return Err(Fail::text(format!("Unknown client type '{}'", shown(kind)))),
         },
         Some(_) => return Err(Fail::Syntax),

@@ -25,9 +25,14 @@ pub(crate) enum Times {
 impl Times {
     /// The option of `SET` and `GETEX` of this name.
     pub(crate) fn of_option(word: &[u8]) -> Option<Self> {
-        [("ex", Times::Seconds), ("px", Times::Milliseconds), ("exat", Times::SecondsAt), ("pxat", Times::MillisecondsAt)]
-            .into_iter()
-            .find_map(|(name, times)| is(word, name).then_some(times))
+        [
+            ("ex", Times::Seconds),
+            ("px", Times::Milliseconds),
+            ("exat", Times::SecondsAt),
+            ("pxat", Times::MillisecondsAt),
+        ]
+        .into_iter()
+        .find_map(|(name, times)| is(word, name).then_some(times))
     }
     /// In milliseconds since 1970.
     fn resolve(self, number: i64) -> Option<i64> {
@@ -112,9 +117,7 @@ async fn set_expiry(cx: &mut Context<'_>, args: Args<'_>, times: Times, name: &s
 /// `PERSIST key`.
 pub(crate) async fn persist(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Fail> {
     let change = |record: Option<Record<'_>>| match record {
-        Some(record) if record.expires.is_some() => {
-            Ok(Change::Put(Record { expires: None, ..record }.encode(), true))
-        }
+        Some(record) if record.expires.is_some() => Ok(Change::Put(Record { expires: None, ..record }.encode(), true)),
         _ => Ok(Change::Keep(false)),
     };
     let persisted = cx.store.modify(args.at(1), change).await?;

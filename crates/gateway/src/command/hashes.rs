@@ -146,7 +146,11 @@ pub(crate) async fn hkeys(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Fa
 pub(crate) async fn hvals(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Fail> {
     list(cx, args, |(_, value)| value).await
 }
-async fn list(cx: &mut Context<'_>, args: Args<'_>, part: for<'f> fn((&'f [u8], &'f [u8])) -> &'f [u8]) -> Result<(), Fail> {
+async fn list(
+    cx: &mut Context<'_>,
+    args: Args<'_>,
+    part: for<'f> fn((&'f [u8], &'f [u8])) -> &'f [u8],
+) -> Result<(), Fail> {
     let hash = Hash::read(cx.store, args.at(1)).await?;
     cx.reply.array(fields::count(hash.payload())?);
     for field in fields::iter(hash.payload()) {

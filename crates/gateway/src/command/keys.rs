@@ -67,7 +67,8 @@ impl<'a> ScanOptions<'a> {
                 word if is(word, "match") => options.pattern = Some(value.ok_or(Fail::Syntax)?),
                 word if is(word, "count") => {
                     let count = integer(value.ok_or(Fail::Syntax)?)?;
-                    options.count = usize::try_from(count).ok().filter(|count| *count > 0).ok_or(Fail::Syntax)?.min(MOST);
+                    options.count =
+                        usize::try_from(count).ok().filter(|count| *count > 0).ok_or(Fail::Syntax)?.min(MOST);
                 }
                 word if is(word, "type") => options.kind = Some(value.ok_or(Fail::Syntax)?),
                 word if is(word, "novalues") => {

@@ -22,7 +22,8 @@ pub(crate) fn time(cx: &mut Context<'_>, _args: Args<'_>) -> Result<(), Fail> {
 /// `INFO [section ...]`.
 pub(crate) fn info(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Fail> {
     let wanted = |section: &str| {
-        args.len() == 1 || args.from(1).any(|arg| is(arg, section) || is(arg, "all") || is(arg, "default") || is(arg, "everything"))
+        args.len() == 1
+            || args.from(1).any(|arg| is(arg, section) || is(arg, "all") || is(arg, "default") || is(arg, "everything"))
     };
     let (shared, counters) = (cx.shared, &cx.shared.counters);
     let mut text = String::new();
@@ -45,6 +46,8 @@ pub(crate) fn info(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Fail> {
         &[
             ("redis_version", REDIS_VERSION.to_owned()),
             ("redis_mode", "standalone".to_owned()),
+            ("arch_bits", usize::BITS.to_string()),
+            ("os", std::env::consts::OS.to_owned()),
             ("server_name", "farindex-gateway".to_owned()),
             ("farindex_version", env!("CARGO_PKG_VERSION").to_owned()),
             ("process_id", std::process::id().to_string()),
@@ -122,7 +125,8 @@ pub(crate) fn config(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Fail> {
         ("timeout", limits.idle.map_or(0, |idle| idle.as_secs()).to_string()),
     ];
     let patterns: Vec<Vec<u8>> = args.from(2).take(64).map(<[u8]>::to_ascii_lowercase).collect();
-    let found = || all.iter().filter(|(name, _)| patterns.iter().any(|pattern| glob::matches(pattern, name.as_bytes())));
+    let found =
+        || all.iter().filter(|(name, _)| patterns.iter().any(|pattern| glob::matches(pattern, name.as_bytes())));
     cx.reply.map(found().count());
     for (name, value) in found() {
         cx.reply.bulk(name.as_bytes());

@@ -33,8 +33,15 @@ struct Query<'a> {
 
 /// `ZRANGE key start stop [BYSCORE|BYLEX] [REV] [LIMIT offset count] [WITHSCORES]`.
 pub(crate) async fn zrange(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Fail> {
-    let mut query =
-        Query { by: By::Index, min: args.at(2), max: args.at(3), reverse: false, offset: 0, count: -1, with_scores: false };
+    let mut query = Query {
+        by: By::Index,
+        min: args.at(2),
+        max: args.at(3),
+        reverse: false,
+        offset: 0,
+        count: -1,
+        with_scores: false,
+    };
     let (mut at, mut limited) = (4, false);
     while let Some(word) = args.get(at) {
         match word {
@@ -260,19 +267,20 @@ async fn count(cx: &mut Context<'_>, key: &[u8], query: &Query<'_>) -> Result<()
 
 /// `ZCARD key`.
 pub(crate) async fn zcard(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Fail> {
-    let all =
-        Query { by: By::Name, min: b"-", max: b"+", reverse: false, offset: 0, count: -1, with_scores: false };
+    let all = Query { by: By::Name, min: b"-", max: b"+", reverse: false, offset: 0, count: -1, with_scores: false };
     count(cx, args.at(1), &all).await
 }
 /// `ZCOUNT key min max`.
 pub(crate) async fn zcount(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Fail> {
     let (min, max) = (args.at(2), args.at(3));
-    count(cx, args.at(1), &Query { by: By::Score, min, max, reverse: false, offset: 0, count: -1, with_scores: false }).await
+    count(cx, args.at(1), &Query { by: By::Score, min, max, reverse: false, offset: 0, count: -1, with_scores: false })
+        .await
 }
 /// `ZLEXCOUNT key min max`.
 pub(crate) async fn zlexcount(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Fail> {
     let (min, max) = (args.at(2), args.at(3));
-    count(cx, args.at(1), &Query { by: By::Name, min, max, reverse: false, offset: 0, count: -1, with_scores: false }).await
+    count(cx, args.at(1), &Query { by: By::Name, min, max, reverse: false, offset: 0, count: -1, with_scores: false })
+        .await
 }
 
 /// `ZPOPMIN key [count]`: removes the members with the lowest scores, one after the other. A member that another client
@@ -280,7 +288,9 @@ pub(crate) async fn zlexcount(cx: &mut Context<'_>, args: Args<'_>) -> Result<()
 pub(crate) async fn zpopmin(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Fail> {
     let wanted = match args.get(2) {
         None => 1,
-        Some(text) => usize::try_from(integer(text)?).map_err(|_| Fail::text("value is out of range, must be positive"))?,
+        Some(text) => {
+            usize::try_from(integer(text)?).map_err(|_| Fail::text("value is out of range, must be positive"))?
+        }
     };
     let mut popped = Vec::new();
     if let Some(set) = cx.store.set(args.at(1)).await? {

@@ -36,7 +36,8 @@ impl AddOptions {
         if options.only_absent && options.only_present {
             return Err(Fail::text("XX and NX options at the same time are not compatible"));
         }
-        let one_way = usize::from(options.only_greater) + usize::from(options.only_less) + usize::from(options.only_absent);
+        let one_way =
+            usize::from(options.only_greater) + usize::from(options.only_less) + usize::from(options.only_absent);
         if one_way > 1 {
             return Err(Fail::text("GT, LT, and/or NX options at the same time are not compatible"));
         }

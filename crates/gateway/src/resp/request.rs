@@ -302,9 +302,14 @@ mod tests {
     #[test]
     fn requests_are_the_same_in_pieces_of_any_size() {
         let bytes = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\nPING\r\n*0\r\n  SET  a b \r\n\r\n*3\r\n$3\r\nSET\r\n$0\r\n\r\n$4\r\n\r\n\r\n\r\n";
-        let wanted = vec![words(&["GET", "k"]), words(&["PING"]), words(&[]), words(&["SET", "a", "b"]), words(&[]), words(
-            &["SET", "", "\r\n\r\n"],
-        )];
+        let wanted = vec![
+            words(&["GET", "k"]),
+            words(&["PING"]),
+            words(&[]),
+            words(&["SET", "a", "b"]),
+            words(&[]),
+            words(&["SET", "", "\r\n\r\n"]),
+        ];
         for step in 1..=bytes.len() {
             assert_eq!(requests(bytes, step), (wanted.clone(), None), "pieces of {step} bytes");
         }
@@ -328,7 +333,8 @@ mod tests {
         }
         let long = [b"x".repeat(LINE + 2), b"\r\n".to_vec()].concat();
         assert_eq!(requests(&long, 1000).1, Some(Malformed::LineTooLong));
-        let many = [b"*8\r\n".to_vec(), [b"$100\r\n".to_vec(), b"x".repeat(100), b"\r\n".to_vec()].concat().repeat(5)].concat();
+        let many = [b"*8\r\n".to_vec(), [b"$100\r\n".to_vec(), b"x".repeat(100), b"\r\n".to_vec()].concat().repeat(5)]
+            .concat();
         assert_eq!(requests(&many, 7).1, Some(Malformed::RequestTooLong));
     }
 
@@ -343,7 +349,20 @@ mod tests {
             state % below
         };
         const PIECES: [&[u8]; 14] = [
-            b"*1\r\n", b"*2\r\n", b"$3\r\n", b"GET", b"\r\n", b"$1\r\nk\r\n", b"*", b"$", b"\n", b"-1", b"0", b" ", b"\0\xff", b"PING\r\n",
+            b"*1\r\n",
+            b"*2\r\n",
+            b"$3\r\n",
+            b"GET",
+            b"\r\n",
+            b"$1\r\nk\r\n",
+            b"*",
+            b"$",
+            b"\n",
+            b"-1",
+            b"0",
+            b" ",
+            b"\0\xff",
+            b"PING\r\n",
         ];
         for _ in 0..3_000 {
             let mut bytes = Vec::new();

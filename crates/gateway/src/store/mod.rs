@@ -163,7 +163,8 @@ impl Store {
                 Some(bytes) => {
                     let record = Record::parse(bytes)?;
                     !record.is_expired()
-                        && (record.kind != Kind::SortedSet || !sorted::Set::parse(record.payload)?.is_empty(self).await?)
+                        && (record.kind != Kind::SortedSet
+                            || !sorted::Set::parse(record.payload)?.is_empty(self).await?)
                 }
             };
             let record = before.as_deref().filter(|_| counts).map(Record::parse).transpose()?;

@@ -72,7 +72,8 @@ pub(crate) fn generation_of(bytes: &[u8]) -> Option<Generation> {
 
 impl Set {
     pub(crate) fn parse(payload: &[u8]) -> Result<Self, Fail> {
-        let damaged = || Fail::text("the record of this sorted set is damaged; run `farindex pool check`, or DEL the key");
+        let damaged =
+            || Fail::text("the record of this sorted set is damaged; run `farindex pool check`, or DEL the key");
         let (generation, rest) = payload.split_first_chunk::<16>().ok_or_else(damaged)?;
         let mark = match rest.split_first() {
             Some((0, [])) => None,
@@ -189,7 +190,11 @@ impl Set {
 
     /// The members with scores within `bounds`, in order, from `from` on: at most a page; and where the next page
     /// begins, if there may be one.
-    pub(crate) async fn page_by_score(&self, store: &Store, bounds: &Bounds) -> Result<(Vec<Member>, Option<Bounds>), Fail> {
+    pub(crate) async fn page_by_score(
+        &self,
+        store: &Store,
+        bounds: &Bounds,
+    ) -> Result<(Vec<Member>, Option<Bounds>), Fail> {
         let found = scan(store, bounds).await?;
         let next = next_page(&found, bounds);
         let mut members = Vec::with_capacity(found.len());
@@ -203,7 +208,11 @@ impl Set {
         Ok((members, next))
     }
     /// The same in the order of their names.
-    pub(crate) async fn page_by_name(&self, store: &Store, bounds: &Bounds) -> Result<(Vec<Member>, Option<Bounds>), Fail> {
+    pub(crate) async fn page_by_name(
+        &self,
+        store: &Store,
+        bounds: &Bounds,
+    ) -> Result<(Vec<Member>, Option<Bounds>), Fail> {
         let found = scan(store, bounds).await?;
         let next = next_page(&found, bounds);
         let member = |entry: &Entry| {
@@ -307,7 +316,9 @@ fn patient(since: Instant) -> Result<(), Fail> {
     if since.elapsed() < PATIENCE {
         return Ok(());
     }
-    Err(Fail::text("the command took longer than 10 s and was given up: it had no effect on this member; send it again"))
+    Err(Fail::text(
+        "the command took longer than 10 s and was given up: it had no effect on this member; send it again",
+    ))
 }
 
 pub(crate) fn key(generation: Generation, class: u8, rest: &[u8]) -> Vec<u8> {
@@ -415,7 +426,19 @@ mod tests {
 
     #[test]
     fn scores_are_ordered_as_their_orders() {
-        let scores = [f64::NEG_INFINITY, f64::MIN, -2.5, -1.0, -f64::MIN_POSITIVE, 0.0, 1e-300, 1.0, 2.5, f64::MAX, f64::INFINITY];
+        let scores = [
+            f64::NEG_INFINITY,
+            f64::MIN,
+            -2.5,
+            -1.0,
+            -f64::MIN_POSITIVE,
+            0.0,
+            1e-300,
+            1.0,
+            2.5,
+            f64::MAX,
+            f64::INFINITY,
+        ];
         for pair in scores.windows(2) {
             assert!(order(pair[0]) < order(pair[1]), "{pair:?}");
         }
