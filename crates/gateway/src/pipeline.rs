@@ -123,35 +123,34 @@ async fn read_gets(client: &mut Client, thread: &Thread<'_>, gets: &mut Vec<Rang
     let keys: Vec<&[u8]> = gets.iter().map(|key| bytes.get(key.clone()).unwrap_or_default()).collect();
     gets.clear();
     let values = match keys.as_slice() {
-        [key] => thread.store.raw(key).await.map(|value| vec![value]),
-        keys => thread.store.raw_many(keys).await,
-    };
-    let failed = match values {
-        Ok(values) => {
-            let mut context = Context {
-                store: thread.store,
-                shared: thread.shared,
-                reply: &mut client.reply,
-                client: &mut client.identity,
-            };
-            let mut failed = Vec::new();
-            for (key, value) in keys.iter().zip(&values) {
-                let before = context.reply.len();
-                if let Err(why) = write_string(&mut context, key, value.as_deref()).await {
-                    context.reply.truncate(before);
-                    context.reply.error(&why.to_string());
-                    failed.push(why);
+        [key] => vec![thread.store.raw(key).await],
+        keys => match thread.store.raw_many(keys).await {
+            Ok(values) => values.into_iter().map(Ok).collect(),
+            // One that cannot be read does not keep the others from their values.
+            Err(_) => {
+                let mut values = Vec::with_capacity(keys.len());
+                for key in keys {
+                    values.push(thread.store.raw(key).await);
                 }
+                values
             }
-            failed
-        }
-        Err(why) => {
-            for _ in &keys {
-                client.reply.error(&why.to_string());
-            }
-            vec![why]
-        }
+        },
     };
+    let mut failed = Vec::new();
+    let mut context =
+        Context { store: thread.store, shared: thread.shared, reply: &mut client.reply, client: &mut client.identity };
+    for (key, value) in keys.iter().zip(values) {
+        let before = context.reply.len();
+        let written = match value {
+            Ok(value) => write_string(&mut context, key, value.as_deref()).await,
+            Err(why) => Err(why),
+        };
+        if let Err(why) = written {
+            context.reply.truncate(before);
+            context.reply.error(&why.to_string());
+            failed.push(why);
+        }
+    }
     for why in failed {
         note(thread, &why);
     }

@@ -114,10 +114,21 @@ impl Store {
 
     /// The bytes under a key, expired or not.
     pub(crate) async fn raw(&self, key: &[u8]) -> Result<Option<Value>, Fail> {
+        if key.len() > self.limits.key {
+            // It cannot have been written.
+            return Ok(None);
+        }
         Ok(self.hash.get(key).await?)
     }
     /// The same for several keys, at most [`chunk`](Self::chunk) of them. Each is read at a moment of its own.
     pub(crate) async fn raw_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, Fail> {
+        if keys.iter().any(|key| key.len() > self.limits.key) {
+            let mut values = Vec::with_capacity(keys.len());
+            for key in keys {
+                values.push(self.raw(key).await?);
+            }
+            return Ok(values);
+        }
         let values = self.hash.get_many(keys).await?;
         let bytes: usize = values.iter().flatten().map(|value| value.len()).sum();
         self.many.set(if bytes > MANY_BYTES { 4 } else { MANY });
