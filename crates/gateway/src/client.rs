@@ -72,7 +72,10 @@ pub(crate) struct Taken {
 /// Buffers that clients of a thread share, and how much memory all of them hold.
 #[derive(Default)]
 pub(crate) struct Buffers {
-    spare: Vec<Vec<u8>>,
+    /// Of `BUFFER` bytes each, for requests; they are not zeroed again.
+    for_input: Vec<Vec<u8>>,
+    /// Empty ones, for replies.
+    for_replies: Vec<Vec<u8>>,
     pub(crate) held: usize,
 }
 
@@ -80,18 +83,20 @@ pub(crate) struct Buffers {
 const SPARE: usize = 64;
 
 impl Buffers {
-    /// A buffer of `BUFFER` bytes.
-    fn full(&mut self) -> Vec<u8> {
-        let mut buffer = self.spare.pop().unwrap_or_default();
-        buffer.resize(BUFFER, 0);
-        buffer
+    fn input(&mut self) -> Vec<u8> {
+        self.for_input.pop().unwrap_or_else(|| vec![0; BUFFER])
     }
-    fn empty(&mut self) -> Vec<u8> {
-        self.spare.pop().unwrap_or_default()
+    fn give_input(&mut self, buffer: Vec<u8>) {
+        if self.for_input.len() < SPARE && buffer.len() == BUFFER {
+            self.for_input.push(buffer);
+        }
     }
-    fn give(&mut self, buffer: Vec<u8>) {
-        if self.spare.len() < SPARE && (1..=2 * BUFFER).contains(&buffer.capacity()) {
-            self.spare.push(buffer);
+    fn replies(&mut self) -> Vec<u8> {
+        self.for_replies.pop().unwrap_or_default()
+    }
+    fn give_replies(&mut self, buffer: Vec<u8>) {
+        if self.for_replies.len() < SPARE && buffer.capacity() <= 2 * BUFFER {
+            self.for_replies.push(buffer);
         }
     }
 }
@@ -120,7 +125,7 @@ impl Client {
     pub(crate) fn read(&mut self, buffers: &mut Buffers, most: usize) -> Taken {
         let input = &mut self.input;
         if input.buffer.is_empty() {
-            input.buffer = buffers.full();
+            input.buffer = buffers.input();
         }
         if input.start > 0 {
             input.buffer.copy_within(input.start..input.end, 0);
@@ -182,16 +187,16 @@ impl Client {
     /// Takes a buffer for replies.
     pub(crate) fn before_run(&mut self, buffers: &mut Buffers) {
         if self.reply.memory() == 0 {
-            self.reply.give_buffer(buffers.empty());
+            self.reply.give_buffer(buffers.replies());
         }
     }
     /// Gives back the buffers that it needs no more, and counts the others.
     pub(crate) fn after_run(&mut self, buffers: &mut Buffers) {
         if self.input.start == self.input.end {
-            buffers.give(std::mem::take(&mut self.input).buffer);
+            buffers.give_input(std::mem::take(&mut self.input).buffer);
         }
         if let Some(buffer) = self.reply.take_buffer() {
-            buffers.give(buffer);
+            buffers.give_replies(buffer);
         }
         let holds = self.input.buffer.len() + self.reply.memory() + self.parser.memory();
         buffers.held = buffers.held - self.counted + holds;

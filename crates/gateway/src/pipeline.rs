@@ -5,7 +5,7 @@
 //! begins when the one before it has taken effect.
 
 use crate::client::Client;
-use crate::command::strings::write_string;
+use crate::command::strings::{self, write_string};
 use crate::command::{Context, look_up, run, shown, table};
 use crate::gateway::Shared;
 use crate::resp::{Args, RequestLimits};
@@ -56,6 +56,9 @@ pub(crate) async fn serve(client: &mut Client, thread: &Thread<'_>) {
             if gets.len() >= thread.store.chunk() {
                 read_gets(client, thread, &mut gets).await;
             }
+        } else if args.len() == 3 && client.identity.known && command::is(args.at(0), "set") {
+            read_gets(client, thread, &mut gets).await;
+            set(client, thread, at).await;
         } else if !args.is_empty() {
             read_gets(client, thread, &mut gets).await;
             one(client, thread, at).await;
@@ -88,6 +91,16 @@ async fn one(client: &mut Client, thread: &Thread<'_>, at: usize) {
         refuse(client, thread, before, &why);
     }
     client.closing |= client.identity.leaving;
+}
+
+/// Carries out a SET without options, as [`one`] would: the most common write needs no future in a box.
+async fn set(client: &mut Client, thread: &Thread<'_>, at: usize) {
+    client.identity.last = "set";
+    let args = client.parser.args(client.input.bytes().get(at..).unwrap_or_default());
+    match strings::put(thread.store, args.at(1), args.at(2)).await {
+        Ok(()) => client.reply.ok(),
+        Err(why) => refuse(client, thread, client.reply.len(), &why),
+    }
 }
 
 async fn answer(cx: &mut Context<'_>, args: Args<'_>, known: bool) -> Result<(), Fail> {

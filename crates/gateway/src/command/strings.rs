@@ -5,8 +5,8 @@ use super::{Context, is};
 use crate::Fail;
 use crate::number::{integer, parse_float, parse_integer};
 use crate::resp::Args;
-use crate::store::Change;
 use crate::store::record::{self, Kind, Record};
+use crate::store::{Change, Store};
 
 /// `GET key`. Pipelines gather theirs instead: see [`crate::pipeline`].
 pub(crate) async fn get(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Fail> {
@@ -59,7 +59,7 @@ pub(crate) async fn mset(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Fai
     }
     // Nothing is set if one cannot be.
     for at in (1..args.len()).step_by(2) {
-        check_length(cx, args.at(at + 1).len())?;
+        check_length(cx.store, args.at(at + 1).len())?;
     }
     for at in (1..args.len()).step_by(2) {
         cx.store.put_string(args.at(at), args.at(at + 1), None).await?;
@@ -106,8 +106,14 @@ impl SetOptions {
     }
 }
 
-fn check_length(cx: &Context<'_>, len: usize) -> Result<(), Fail> {
-    let most = cx.store.longest_value();
+/// `SET key value`.
+pub(crate) async fn put(store: &Store, key: &[u8], value: &[u8]) -> Result<(), Fail> {
+    check_length(store, value.len())?;
+    store.put_string(key, value, None).await
+}
+
+fn check_length(store: &Store, len: usize) -> Result<(), Fail> {
+    let most = store.longest_value();
     if len > most {
         return Err(Fail::text(format!("a string of {len} bytes is longer than the limit of {most}")));
     }
@@ -117,12 +123,12 @@ fn check_length(cx: &Context<'_>, len: usize) -> Result<(), Fail> {
 /// `SET key value [NX|XX] [GET] [EX|PX|EXAT|PXAT time | KEEPTTL]`.
 pub(crate) async fn set(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Fail> {
     let (key, value) = (args.at(1), args.at(2));
-    check_length(cx, value.len())?;
     if args.len() == 3 {
-        cx.store.put_string(key, value, None).await?;
+        put(cx.store, key, value).await?;
         cx.reply.ok();
         return Ok(());
     }
+    check_length(cx.store, value.len())?;
     let options = SetOptions::parse(args)?;
     if !(options.only_absent || options.only_present || options.get || options.keep_expiry) {
         cx.store.put_string(key, value, options.expires).await?;
@@ -154,7 +160,7 @@ pub(crate) async fn set(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Fail
 
 /// `SETNX key value`.
 pub(crate) async fn setnx(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Fail> {
-    check_length(cx, args.at(2).len())?;
+    check_length(cx.store, args.at(2).len())?;
     let new = Record { kind: Kind::String, expires: None, payload: args.at(2) };
     let change = |record: Option<Record<'_>>| match record {
         None => Ok(Change::Put(new.encode(), true)),
@@ -174,7 +180,7 @@ pub(crate) async fn psetex(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), F
     set_with_expiry(cx, args, Times::Milliseconds, "psetex").await
 }
 async fn set_with_expiry(cx: &mut Context<'_>, args: Args<'_>, times: Times, name: &str) -> Result<(), Fail> {
-    check_length(cx, args.at(3).len())?;
+    check_length(cx.store, args.at(3).len())?;
     let expires = expiry_argument(args.at(2), times, name)?;
     cx.store.put_string(args.at(1), args.at(3), Some(expires)).await?;
     cx.reply.ok();
@@ -183,7 +189,7 @@ async fn set_with_expiry(cx: &mut Context<'_>, args: Args<'_>, times: Times, nam
 
 /// `GETSET key value`.
 pub(crate) async fn getset(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Fail> {
-    check_length(cx, args.at(2).len())?;
+    check_length(cx.store, args.at(2).len())?;
     let new = Record { kind: Kind::String, expires: None, payload: args.at(2) };
     let change = |record: Option<Record<'_>>| {
         let old = record.map(|record| record.of(Kind::String).map(<[u8]>::to_vec)).transpose()?;
