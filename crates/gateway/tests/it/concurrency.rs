@@ -1,9 +1,12 @@
 //! Several gateways on one pool.
 
 use super::{Client, Value, expect, gateway, pool, settings};
+use farindex::Pool;
+use farindex::lower::fabric::{Executor, Fabric, MemoryFabric, NodeId, OpKind};
 use farindex_check::{Call, ClientLog, Limits, Outcome, Recorder, Stamps, Verdict, check};
 use farindex_gateway::{Gateway, Settings};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Two gateways with two threads each, on one pool.
@@ -151,4 +154,57 @@ fn histories_through_two_gateways_are_linearizable() {
         let report = check(&history, &Limits::default());
         assert!(matches!(report.verdict, Verdict::Ok), "{report:?}");
     }
+}
+
+/// Other clients of the pool evict a gateway: the commands that notice it get an error that says so, and the gateway
+/// registers again. Its clients stay connected, nothing hangs, and what was acknowledged is there.
+#[test]
+fn an_evicted_gateway_registers_again() {
+    let fabric: Arc<dyn Fabric> = Arc::new(MemoryFabric::new(1, 64 << 20).expect("memory"));
+    let mine =
+        Pool::builder().lease(std::time::Duration::from_millis(200)).create_on(Arc::clone(&fabric)).expect("a pool");
+    let session = mine.session().expect("a session");
+    let me = *session.raw().client().identity();
+    let attached = Arc::clone(&fabric);
+    let open = move || Pool::attach(Arc::clone(&attached));
+    let gateway = Gateway::start(open, Settings { threads: 2, ..settings() }).expect("a gateway");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4)
+            .map(|i| {
+                let (mut c, stop) = (Client::connect(gateway.address()), &stop);
+                scope.spawn(move || {
+                    let (mut acknowledged, mut refused) = (0u64, 0);
+                    while !stop.load(Ordering::SeqCst) {
+                        match c.words(&format!("SET k{i} {}", acknowledged + 1)) {
+                            reply if reply == "+OK".into() => acknowledged += 1,
+                            reply => {
+                                assert!(reply.error().contains("this gateway was evicted"), "{reply:?}");
+                                refused += 1;
+                            }
+                        }
+                    }
+                    let found: u64 = c.words(&format!("GET k{i}")).text().parse().expect("a number");
+                    assert!(found == acknowledged || refused > 0 && found == acknowledged + 1);
+                    (acknowledged, refused)
+                })
+            })
+            .collect();
+        let endpoint = fabric.connect(&fabric.new_identity()).expect("a connection");
+        for _ in 0..3 {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            let others = session.clients().expect("clients");
+            let victim = others.iter().map(|client| client.identity).find(|identity| *identity != me);
+            let span = endpoint.span(OpKind::Other);
+            let revoked = span.revoke(NodeId::new(0), victim.expect("the gateway"));
+            Executor::new().block_on(&endpoint, revoked).expect("revoked");
+            // Its slot is freed as well, or the next round would find it.
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            session.repair().expect("a repair");
+        }
+        stop.store(true, Ordering::SeqCst);
+        let results: Vec<(u64, u64)> = threads.into_iter().map(|thread| thread.join().expect("no panic")).collect();
+        assert!(results.iter().map(|(_, refused)| refused).sum::<u64>() > 0, "nobody noticed: {results:?}");
+    });
+    gateway.stop().expect("it has not failed");
 }
