@@ -140,21 +140,22 @@ pub(crate) async fn hgetall(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), 
 
 /// `HKEYS key`.
 pub(crate) async fn hkeys(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Fail> {
-    list(cx, args, |(name, _)| name).await
+    list(cx, args, |name, _| name).await
 }
 /// `HVALS key`.
 pub(crate) async fn hvals(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Fail> {
-    list(cx, args, |(_, value)| value).await
+    list(cx, args, |_, value| value).await
 }
 async fn list(
     cx: &mut Context<'_>,
     args: Args<'_>,
-    part: for<'f> fn((&'f [u8], &'f [u8])) -> &'f [u8],
+    part: for<'f> fn(&'f [u8], &'f [u8]) -> &'f [u8],
 ) -> Result<(), Fail> {
     let hash = Hash::read(cx.store, args.at(1)).await?;
     cx.reply.array(fields::count(hash.payload())?);
     for field in fields::iter(hash.payload()) {
-        cx.reply.bulk(part(field?));
+        let (name, value) = field?;
+        cx.reply.bulk(part(name, value));
     }
     Ok(())
 }
