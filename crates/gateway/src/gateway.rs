@@ -188,8 +188,8 @@ impl Gateway {
         let (dropped, to_erase) = std::sync::mpsc::sync_channel(1 << 12);
         let mut workers = Vec::new();
         let mut listener = Some(listener);
-        for number in 0..shared.threads {
-            let worker = Worker::new(number, Arc::clone(&shared), listener.take(), dropped.clone());
+        for _ in 0..shared.threads {
+            let worker = Worker::new(Arc::clone(&shared), listener.take(), dropped.clone());
             workers.push(worker.map_err(|why| GatewayError::System { what: "waiting for connections", why })?);
         }
         *shared.inboxes() = workers.iter().map(Worker::inbox).collect();

@@ -65,14 +65,15 @@ pub(crate) async fn serve(client: &mut Client, thread: &Thread<'_>) {
         }
         client.parser.next();
         at += len;
-        if client.reply.len() > SEND_EARLY {
+        // One that takes nothing now is asked again when its connection has room.
+        if client.reply.len() > SEND_EARLY && client.blocked.is_none() {
             let sent = client.write();
             thread.shared.counters.bytes_out.inc_by(sent as u64);
-            if client.reply.len() > thread.shared.limits.output {
-                // It reads too slowly, or not at all.
-                thread.shared.counters.overrun.inc();
-                client.broken = true;
-            }
+        }
+        if client.reply.len() > thread.shared.limits.output {
+            // It reads too slowly, or not at all.
+            thread.shared.counters.overrun.inc();
+            client.broken = true;
         }
     }
     read_gets(client, thread, &mut gets).await;

@@ -94,17 +94,17 @@ pub(crate) struct Worker {
     queue: VecDeque<usize>,
     buffers: Buffers,
     tick: Instant,
+    /// Accepting has failed, and is to be tried again.
+    accept_again: bool,
     dropped: SyncSender<Generation>,
 }
 
 impl Worker {
     pub(crate) fn new(
-        number: usize,
         shared: Arc<Shared>,
         mut listener: Option<TcpListener>,
         dropped: SyncSender<Generation>,
     ) -> io::Result<Self> {
-        let _ = number;
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), WAKER)?;
         if let Some(listener) = &mut listener {
@@ -112,7 +112,18 @@ impl Worker {
         }
         let inbox = Arc::new(Inbox { streams: Mutex::default(), clients: AtomicUsize::new(0), waker });
         let (slots, queue, buffers) = (Slab::new(), VecDeque::new(), Buffers::default());
-        Ok(Worker { shared, poll, listener, inbox, slots, queue, buffers, tick: Instant::now(), dropped })
+        Ok(Worker {
+            shared,
+            poll,
+            listener,
+            inbox,
+            slots,
+            queue,
+            buffers,
+            tick: Instant::now(),
+            accept_again: false,
+            dropped,
+        })
     }
     pub(crate) fn inbox(&self) -> Arc<Inbox> {
         Arc::clone(&self.inbox)
@@ -169,7 +180,7 @@ impl Worker {
             for event in &events {
                 match event.token() {
                     LISTENER => self.accept(),
-                    WAKER => self.take_in(),
+                    WAKER => self.inbox.take().into_iter().for_each(|stream| self.admit(stream)),
                     Token(at) => self.mark(at, event.is_readable() || event.is_read_closed() || event.is_error()),
                 }
             }
@@ -196,6 +207,9 @@ impl Worker {
             if self.tick.elapsed() >= TICK {
                 self.tick = Instant::now();
                 self.look_through();
+                if self.accept_again {
+                    self.accept();
+                }
                 if shared.pools.current().0 != registration {
                     evicted.set(true);
                 }
@@ -274,6 +288,8 @@ impl Worker {
 
     /// Accepts connections, and gives each to the worker with the fewest.
     fn accept(&mut self) {
+        self.accept_again = false;
+        let mut own = Vec::new();
         let Some(listener) = &self.listener else { return };
         loop {
             match listener.accept() {
@@ -288,44 +304,38 @@ impl Worker {
                     }
                     if let Some(inbox) = inboxes.iter().min_by_key(|inbox| inbox.clients.load(Relaxed)) {
                         inbox.clients.fetch_add(1, Relaxed);
-                        inbox.give(stream);
+                        if Arc::ptr_eq(inbox, &self.inbox) { own.push(stream) } else { inbox.give(stream) }
                     }
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // No descriptor is left, perhaps, or the connection is gone already. Events come again with the next one.
-                Err(error)
-                    if error.kind() == ErrorKind::ConnectionAborted || error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {}
+                // No descriptor is left, perhaps. There may be no further event: the listener is asked again in a while.
                 Err(_) => {
-                    std::thread::sleep(Duration::from_millis(1));
-                    return self.inbox.wake();
+                    self.accept_again = true;
+                    break;
                 }
             }
         }
+        own.into_iter().for_each(|stream| self.admit(stream));
     }
 
-    /// Takes in the connections that were given to this worker.
-    fn take_in(&mut self) {
-        // After a failure to accept, the listener is asked again.
-        if self.listener.is_some() {
-            self.accept();
-        }
-        for mut stream in self.inbox.take() {
-            let entry = self.slots.vacant_entry();
-            let both = Interest::READABLE | Interest::WRITABLE;
-            let addresses = stream.peer_addr().and_then(|peer| Ok((peer, stream.local_addr()?)));
-            let registered = self.poll.registry().register(&mut stream, Token(entry.key()), both);
-            let (Ok((peer, local)), Ok(())) = (addresses, registered) else {
-                self.inbox.clients.fetch_sub(1, Relaxed);
-                continue;
-            };
-            // Replies that wait for further ones would wait long.
-            let _ = stream.set_nodelay(true);
-            let row = self.shared.clients.add(peer, local);
-            let client = Box::new(Client::new(stream, row, self.shared.password.is_none()));
-            entry.insert(Slot { client: Some(client), readable: false, queued: false });
-            self.shared.counters.accepted.inc();
-            self.shared.counters.clients.inc();
-        }
+    /// Takes in a connection that was given to this worker.
+    fn admit(&mut self, mut stream: TcpStream) {
+        let entry = self.slots.vacant_entry();
+        let both = Interest::READABLE | Interest::WRITABLE;
+        let addresses = stream.peer_addr().and_then(|peer| Ok((peer, stream.local_addr()?)));
+        let registered = self.poll.registry().register(&mut stream, Token(entry.key()), both);
+        let (Ok((peer, local)), Ok(())) = (addresses, registered) else {
+            self.inbox.clients.fetch_sub(1, Relaxed);
+            return;
+        };
+        // Replies that wait for further ones would wait long.
+        let _ = stream.set_nodelay(true);
+        let row = self.shared.clients.add(peer, local);
+        let client = Box::new(Client::new(stream, row, self.shared.password.is_none()));
+        entry.insert(Slot { client: Some(client), readable: false, queued: false });
+        self.shared.counters.accepted.inc();
+        self.shared.counters.clients.inc();
     }
 
     /// Disconnects clients that have been silent for too long, or do not read their replies.
