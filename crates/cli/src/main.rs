@@ -11,6 +11,7 @@ mod dump;
 mod entry;
 mod escape;
 mod exit;
+mod gateway;
 mod index;
 mod kind;
 mod load;
@@ -57,6 +58,7 @@ enum Command {
     Sim(Box<sim::Args>),
     Reproduce(reproduce::Args),
     Serve(serve::Args),
+    Gateway(Box<gateway::Args>),
     /// Write a completion script for a shell to standard output
     Completions {
         /// Which shell
@@ -82,6 +84,7 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Sim(args) => sim::run(args),
         Command::Reproduce(args) => reproduce::run(args),
         Command::Serve(args) => serve::run(args),
+        Command::Gateway(args) => gateway::run(args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "farindex", &mut script);

@@ -28,7 +28,7 @@ const SCHEME: &str = "connect:";
 /// Commands that take PATH, and how many words name them.
 fn words_before_path(args: &[OsString]) -> Option<usize> {
     match args.get(1)?.to_str()? {
-        "load" | "dump" | "scan" | "get" | "put" | "del" | "exists" | "calibrate" => Some(2),
+        "load" | "dump" | "scan" | "get" | "put" | "del" | "exists" | "calibrate" | "gateway" => Some(2),
         "pool" | "index" if !args.get(2)?.to_str()?.starts_with('-') && args.get(2)? != "kinds" => Some(3),
         _ => None,
     }
@@ -121,6 +121,7 @@ mod tests {
             ("farindex pool check --json - --connect a:1", "farindex pool check connect:a:1 --json -"),
             ("farindex index list --connect a:1", "farindex index list connect:a:1"),
             ("farindex calibrate --dry-run --connect a:1", "farindex calibrate connect:a:1 --dry-run"),
+            ("farindex gateway --listen a:2 --connect a:1", "farindex gateway connect:a:1 --listen a:2"),
             ("farindex get /p idx key", "farindex get /p idx key"),
             ("farindex put /p idx -- --connect x", "farindex put /p idx -- --connect x"),
             ("farindex bench --connect a:1", "farindex bench --connect a:1"),

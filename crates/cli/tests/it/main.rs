@@ -7,6 +7,7 @@ mod common;
 
 mod bad_input;
 mod damage;
+mod gateway;
 mod multiprocess;
 mod scan;
 mod verdicts;

@@ -1,0 +1,186 @@
+//! Carries out what a client has sent, in order.
+//!
+//! Invariants: replies are in the order of the commands; GETs that follow each other are read together by one look-up of
+//! many keys, each at a moment of its own between the command before them and the command after them; every other command
+//! begins when the one before it has taken effect.
+
+use crate::client::Client;
+use crate::command::strings::{self, write_string};
+use crate::command::{Context, look_up, run, shown, table};
+use crate::gateway::Shared;
+use crate::resp::{Args, RequestLimits};
+use crate::store::Store;
+use crate::{Fail, command};
+use std::cell::Cell;
+use std::ops::Range;
+
+/// What the clients of a thread share while their commands run.
+pub(crate) struct Thread<'t> {
+    pub(crate) store: &'t Store,
+    pub(crate) shared: &'t Shared,
+    /// A command has found that this process was evicted from the pool.
+    pub(crate) evicted: &'t Cell<bool>,
+}
+
+/// A client that has this much waiting is sent it before its next command.
+const SEND_EARLY: usize = 256 << 10;
+
+/// Carries out every whole command that the client has sent.
+pub(crate) async fn serve(client: &mut Client, thread: &Thread<'_>) {
+    let mut gets: Vec<Range<usize>> = Vec::new();
+    let (mut at, mut commands) = (0, 0);
+    while !client.closing && !client.broken {
+        let limits = match client.identity.known {
+            true => thread.shared.limits.requests,
+            false => RequestLimits::UNKNOWN_CLIENT,
+        };
+        let rest = client.input.bytes().get(at..).unwrap_or_default();
+        let len = match client.parser.parse(rest, &limits) {
+            Ok(Some(len)) => len,
+            Ok(None) => break,
+            Err(why) => {
+                read_gets(client, thread, &mut gets).await;
+                client.reply.error(&format!("ERR {why}"));
+                thread.shared.counters.errors.inc();
+                client.closing = true;
+                break;
+            }
+        };
+        let args = client.parser.args(rest);
+        if !args.is_empty() {
+            commands += 1;
+        }
+        if args.len() == 2 && client.identity.known && command::is(args.at(0), "get") {
+            let key = args.span(1);
+            gets.push(at + key.start..at + key.end);
+            if gets.len() >= thread.store.chunk() {
+                read_gets(client, thread, &mut gets).await;
+            }
+        } else if args.len() == 3 && client.identity.known && command::is(args.at(0), "set") {
+            read_gets(client, thread, &mut gets).await;
+            set(client, thread, at).await;
+        } else if !args.is_empty() {
+            read_gets(client, thread, &mut gets).await;
+            one(client, thread, at).await;
+        }
+        client.parser.next();
+        at += len;
+        // One that takes nothing now is asked again when its connection has room.
+        if client.reply.len() > SEND_EARLY && client.blocked.is_none() {
+            let sent = client.write();
+            thread.shared.counters.bytes_out.inc_by(sent as u64);
+        }
+        if client.reply.len() > thread.shared.limits.output {
+            // It reads too slowly, or not at all.
+            thread.shared.counters.overrun.inc();
+            client.broken = true;
+        }
+    }
+    read_gets(client, thread, &mut gets).await;
+    client.input.consume(at);
+    thread.shared.counters.commands.inc_by(commands);
+}
+
+/// Carries out one command whose arguments the parser has.
+async fn one(client: &mut Client, thread: &Thread<'_>, at: usize) {
+    let args = client.parser.args(client.input.bytes().get(at..).unwrap_or_default());
+    let before = client.reply.len();
+    let known = client.identity.known;
+    let mut context =
+        Context { store: thread.store, shared: thread.shared, reply: &mut client.reply, client: &mut client.identity };
+    if let Err(why) = answer(&mut context, args, known).await {
+        refuse(client, thread, before, &why);
+    }
+    client.closing |= client.identity.leaving;
+}
+
+/// Carries out a SET without options, as [`one`] would: the most common write needs no future in a box.
+async fn set(client: &mut Client, thread: &Thread<'_>, at: usize) {
+    client.identity.last = "set";
+    let args = client.parser.args(client.input.bytes().get(at..).unwrap_or_default());
+    match strings::put(thread.store, args.at(1), args.at(2)).await {
+        Ok(()) => client.reply.ok(),
+        Err(why) => refuse(client, thread, client.reply.len(), &why),
+    }
+}
+
+async fn answer(cx: &mut Context<'_>, args: Args<'_>, known: bool) -> Result<(), Fail> {
+    let name = args.at(0);
+    let Some(command) = look_up(name) else {
+        if !known {
+            return Err(Fail::Coded("NOAUTH Authentication required.".into()));
+        }
+        if let Some(command::Handler::Never(why)) = table::why_never(name) {
+            return Err(Fail::text(format!("{} is not supported by this gateway: {why}", shown(name).to_uppercase())));
+        }
+        let begin: String = args.from(1).take(8).map(|arg| format!("'{}' ", shown(arg))).collect();
+        return Err(Fail::text(format!("unknown command '{}', with args beginning with: {begin}", shown(name))));
+    };
+    if !known && !command.flags.anybody() {
+        return Err(Fail::Coded("NOAUTH Authentication required.".into()));
+    }
+    cx.client.last = command.name;
+    if !command.takes(args.len()) {
+        return Err(Fail::text(format!("wrong number of arguments for '{}' command", command.name)));
+    }
+    run(cx, command, args).await?;
+    cx.room()
+}
+
+/// Reads the keys of GETs that follow each other, and writes their replies.
+async fn read_gets(client: &mut Client, thread: &Thread<'_>, gets: &mut Vec<Range<usize>>) {
+    if gets.is_empty() {
+        return;
+    }
+    client.identity.last = "get";
+    let bytes = client.input.bytes();
+    let keys: Vec<&[u8]> = gets.iter().map(|key| bytes.get(key.clone()).unwrap_or_default()).collect();
+    gets.clear();
+    let values = match keys.as_slice() {
+        [key] => vec![thread.store.raw(key).await],
+        keys => match thread.store.raw_many(keys).await {
+            Ok(values) => values.into_iter().map(Ok).collect(),
+            // One that cannot be read does not keep the others from their values.
+            Err(_) => {
+                let mut values = Vec::with_capacity(keys.len());
+                for key in keys {
+                    values.push(thread.store.raw(key).await);
+                }
+                values
+            }
+        },
+    };
+    let mut failed = Vec::new();
+    let mut context =
+        Context { store: thread.store, shared: thread.shared, reply: &mut client.reply, client: &mut client.identity };
+    for (key, value) in keys.iter().zip(values) {
+        let before = context.reply.len();
+        let written = match value {
+            Ok(value) => write_string(&mut context, key, value.as_deref()).await,
+            Err(why) => Err(why),
+        };
+        if let Err(why) = written {
+            context.reply.truncate(before);
+            context.reply.error(&why.to_string());
+            failed.push(why);
+        }
+    }
+    for why in failed {
+        note(thread, &why);
+    }
+}
+
+/// Puts an error in the place of a reply.
+fn refuse(client: &mut Client, thread: &Thread<'_>, before: usize, why: &Fail) {
+    client.reply.truncate(before);
+    client.reply.error(&why.to_string());
+    client.closing |= *why == Fail::ReplyTooLarge;
+    note(thread, why);
+}
+
+fn note(thread: &Thread<'_>, why: &Fail) {
+    thread.shared.counters.errors.inc();
+    if why.is_eviction() {
+        thread.evicted.set(true);
+    }
+}
