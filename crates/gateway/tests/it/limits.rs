@@ -125,6 +125,18 @@ fn too_many_clients_are_told_so() {
     expect(&mut Client::connect(gateway.address()), "PING", "+PONG");
 }
 
+/// Clients that connect all at once do not wait for the second after which a refused connection is tried again.
+#[test]
+fn a_crowd_connects_at_once() {
+    let gateway = gateway(&pool(), settings());
+    let began = Instant::now();
+    let mut crowd: Vec<Client> = (0..450).map(|_| Client::connect(gateway.address())).collect();
+    assert!(began.elapsed() < Duration::from_millis(900), "{:?}", began.elapsed());
+    for c in &mut crowd {
+        expect(c, "PING", "+PONG");
+    }
+}
+
 /// Half-sent requests of many clients take no more memory than was allowed, and only their senders are disconnected.
 #[test]
 fn buffers_are_bounded() {
