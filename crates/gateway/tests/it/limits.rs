@@ -47,7 +47,7 @@ fn a_pipeline_is_answered_in_order() {
 
 #[test]
 fn requests_may_arrive_byte_by_byte() {
-    let (_gateway, mut c) = alone();
+    let (gateway, mut c) = alone();
     let bytes = [encode(&["SET", "k", "a\r\nb"]), b"PING\r\n".to_vec(), encode(&["GET", "k"])].concat();
     for byte in bytes {
         c.send(&[byte]);
@@ -61,6 +61,12 @@ fn requests_may_arrive_byte_by_byte() {
     c.stream.shutdown(std::net::Shutdown::Write).expect("its end");
     assert_eq!(c.reply(), Some("a\r\nb".into()));
     assert_eq!(c.reply(), None);
+    // Clients that send something and leave at once are gone, although their end comes together with their bytes.
+    let mut other = Client::connect(gateway.address());
+    for _ in 0..200 {
+        Client::connect(gateway.address()).send(&encode(&["GET", "k"]));
+    }
+    until_clients(&mut other, "1");
 }
 
 #[test]
