@@ -112,6 +112,9 @@ pub(crate) struct Pools {
     current: Mutex<(u64, Pool)>,
 }
 
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 4096;
+
 /// How long a gateway tries to register again.
 const REGISTER_AGAIN: Duration = Duration::from_secs(30);
 
@@ -167,6 +170,9 @@ impl Gateway {
         // What is wrong with the indexes shows here, not in a thread.
         crate::store::Store::open(&pools.current().1.session()?, &settings.names)?;
         let listener = TcpListener::bind(listen).map_err(|why| GatewayError::Listen { addr: listen, why })?;
+        // The library lets 128 wait: of a crowd that connects at once, the others would try again a second later. The
+        // system's own limit applies, and a refusal leaves what was there.
+        let _ = rustix::net::listen(&listener, BACKLOG);
         let address = listener.local_addr().map_err(|why| GatewayError::Listen { addr: listen, why })?;
         let shared = Arc::new(Shared {
             address,

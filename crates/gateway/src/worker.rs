@@ -20,6 +20,7 @@ use crate::store::Store;
 use crate::store::sorted::Generation;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use mio::event::Event;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use slab::Slab;
@@ -70,6 +71,9 @@ struct Slot {
     client: Option<Box<Client>>,
     /// A read may find something.
     readable: bool,
+    /// The client has ended its side: reads go on until one has seen the end, which has no event of its own when it came
+    /// together with bytes.
+    hung_up: bool,
     /// It is in the queue.
     queued: bool,
 }
@@ -181,7 +185,7 @@ impl Worker {
                 match event.token() {
                     LISTENER => self.accept(),
                     WAKER => self.inbox.take().into_iter().for_each(|stream| self.admit(stream)),
-                    Token(at) => self.mark(at, event.is_readable() || event.is_read_closed() || event.is_error()),
+                    Token(at) => self.mark(at, event),
                 }
             }
             for _ in 0..if leaving { 0 } else { self.queue.len() } {
@@ -220,9 +224,10 @@ impl Worker {
     }
 
     /// Notes that something has happened to a client.
-    fn mark(&mut self, at: usize, readable: bool) {
+    fn mark(&mut self, at: usize, event: &Event) {
         let Some(slot) = self.slots.get_mut(at) else { return };
-        slot.readable |= readable;
+        slot.hung_up |= event.is_read_closed() || event.is_error();
+        slot.readable |= event.is_readable() || slot.hung_up;
         if !std::mem::replace(&mut slot.queued, true) {
             self.queue.push_back(at);
         }
@@ -239,7 +244,7 @@ impl Worker {
         }
         if slot.readable && !client.closing && !client.broken {
             let taken = client.read(&mut self.buffers, self.shared.limits.requests.request);
-            slot.readable = taken.more;
+            slot.readable = taken.more || slot.hung_up && !client.end_of_input && !client.broken;
             self.shared.counters.bytes_in.inc_by(taken.bytes as u64);
             if taken.bytes > 0 {
                 client.active = Instant::now();
@@ -333,7 +338,7 @@ impl Worker {
         let _ = stream.set_nodelay(true);
         let row = self.shared.clients.add(peer, local);
         let client = Box::new(Client::new(stream, row, self.shared.password.is_none()));
-        entry.insert(Slot { client: Some(client), readable: false, queued: false });
+        entry.insert(Slot { client: Some(client), readable: false, hung_up: false, queued: false });
         self.shared.counters.accepted.inc();
         self.shared.counters.clients.inc();
     }

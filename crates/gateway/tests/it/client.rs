@@ -1,6 +1,6 @@
 //! A small client: writes commands, reads replies of both versions of the protocol.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -107,8 +107,12 @@ impl Client {
     /// The next reply; `None` if the gateway has closed the connection.
     pub(crate) fn reply(&mut self) -> Option<Value> {
         let mut line = Vec::new();
-        if self.reader.read_until(b'\n', &mut line).unwrap_or(0) == 0 {
-            return None;
+        match self.reader.read_until(b'\n', &mut line) {
+            Ok(0) => return None,
+            // What does not come is no end.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => panic!("neither a reply nor the end for 30 s"),
+            Err(_) => return None,
+            Ok(_) => {}
         }
         let text = String::from_utf8_lossy(line.strip_suffix(b"\r\n")?).into_owned();
         let (kind, rest) = text.split_at(1);

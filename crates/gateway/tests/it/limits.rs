@@ -47,7 +47,7 @@ fn a_pipeline_is_answered_in_order() {
 
 #[test]
 fn requests_may_arrive_byte_by_byte() {
-    let (_gateway, mut c) = alone();
+    let (gateway, mut c) = alone();
     let bytes = [encode(&["SET", "k", "a\r\nb"]), b"PING\r\n".to_vec(), encode(&["GET", "k"])].concat();
     for byte in bytes {
         c.send(&[byte]);
@@ -61,6 +61,12 @@ fn requests_may_arrive_byte_by_byte() {
     c.stream.shutdown(std::net::Shutdown::Write).expect("its end");
     assert_eq!(c.reply(), Some("a\r\nb".into()));
     assert_eq!(c.reply(), None);
+    // Clients that send something and leave at once are gone, although their end comes together with their bytes.
+    let mut other = Client::connect(gateway.address());
+    for _ in 0..200 {
+        Client::connect(gateway.address()).send(&encode(&["GET", "k"]));
+    }
+    until_clients(&mut other, "1");
 }
 
 #[test]
@@ -123,6 +129,18 @@ fn too_many_clients_are_told_so() {
     drop(clients.pop());
     until_clients(&mut clients[0], "2");
     expect(&mut Client::connect(gateway.address()), "PING", "+PONG");
+}
+
+/// Clients that connect all at once do not wait for the second after which a refused connection is tried again.
+#[test]
+fn a_crowd_connects_at_once() {
+    let gateway = gateway(&pool(), settings());
+    let began = Instant::now();
+    let mut crowd: Vec<Client> = (0..450).map(|_| Client::connect(gateway.address())).collect();
+    assert!(began.elapsed() < Duration::from_millis(900), "{:?}", began.elapsed());
+    for c in &mut crowd {
+        expect(c, "PING", "+PONG");
+    }
 }
 
 /// Half-sent requests of many clients take no more memory than was allowed, and only their senders are disconnected.
