@@ -64,3 +64,11 @@ fn writers_whose_way_leads_by_other_leaves_end() {
         assert!(report.is_sound(), "{report}");
     }
 }
+
+/// See docs/bugs/155: an audit READ the word of a segment after that of its parent, which had been split off in between.
+#[test]
+fn audit_among_others_finds_the_parent_of_a_new_segment() {
+    let run = test_run("sephash", SHIPPED, false).expect("a kind");
+    let report = run.run_seed(17766, &run.setup.clone().with_crashes().with_swarm());
+    assert!(report.is_sound(), "{report}");
+}
