@@ -50,6 +50,8 @@ pub enum Fault {
     CuckooUnseen,
     /// Cuckoo: the latest entry of a key is changed although an earlier one, which it was copied from, is still there.
     CuckooCopyChanged,
+    /// Cuckoo: a mover WRITEs the head of a copy together with its words, and may crash when only the head is there.
+    CuckooCopyAtOnce,
     /// Cuckoo: an insert takes no lock.
     CuckooUnlocked,
     /// The block of another key with the same hash is taken for that of the key.

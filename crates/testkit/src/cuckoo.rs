@@ -53,7 +53,7 @@ pub use faults::cases;
 mod faults {
     use super::CuckooUnderTest;
     use crate::Setup;
-    use crate::fault_detection::{FaultCase, planted_in, violation};
+    use crate::fault_detection::{FaultCase, planted_in, verdict, violation};
     use crate::shard::insert_remove_churn;
     use farindex_index::faults::Fault;
     use farindex_sim::ODDS;
@@ -93,6 +93,16 @@ mod faults {
                 &[Fault::CuckooCopyChanged],
             )
             .seen_at(459),
+            planted_in(
+                "cuckoo: a mover crashes between the head and the words of a copy",
+                "Fault::CuckooCopyAtOnce",
+                &[Fault::CuckooCopyAtOnce],
+                |seed| {
+                    let setup = Setup { many: ODDS / 8, ..Setup::default() }.with_crashes().with_swarm();
+                    verdict(seed, &setup, &CuckooUnderTest::default())
+                },
+            )
+            .seen_at(3717),
             planted(
                 "cuckoo: two inserts of one key take two slots",
                 "Fault::CuckooUnlocked",

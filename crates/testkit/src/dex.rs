@@ -305,6 +305,12 @@ mod faults {
             )
             .seen_at(133),
             case(
+                "DEX: a separator is added to a shared parent as it was read before its lock was taken",
+                "Fault::OldParent",
+                contended(),
+                Fault::OldParent,
+            ),
+            case(
                 "DEX: a replacement does not compare the value with the leaf's turn",
                 "Fault::Uncompared",
                 contended().with(Feature::Guarded),

@@ -15,6 +15,8 @@ pub enum Fault {
     RetireEarly,
     /// A separator is added although its child may be dead.
     AddDead,
+    /// An inner node is changed as it was READ before its lock was taken, not as it is under the lock (B2).
+    OldParent,
     /// A writer changes the leaf that its parent names, whatever the leaf's range is (B1).
     NoRangeCheck,
     /// A merge leaves the right leaf's entries as they are (CHIME, S2).

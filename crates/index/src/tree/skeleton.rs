@@ -400,13 +400,17 @@ impl Tree {
         let free = magic(self.tag, at);
         let cell = pin.session().intent_cell(at.node()).await?;
         let intent = Intent { index: self.uid, lock: self.lock_of(at), what: [CHANGE, 0, 0, 0] };
+        let old = match level > 0 && planted(Fault::OldParent) {
+            true => Some(span.read(at, layout.len()).await?),
+            false => None,
+        };
         let taken = acquire(span, &cell, &intent, (free, free | 1), |batch| {
             let read = batch.read(at, layout.len());
             also(batch);
             read
         });
         let node = match taken.await? {
-            Ok((mut done, read)) => Node { at, layout, buf: done.buf(read) },
+            Ok((mut done, read)) => Node { at, layout, buf: old.unwrap_or_else(|| done.buf(read)) },
             Err(word) if word == free | 1 => {
                 mark!("tree: lock is held");
                 return Ok(Err(Trouble::Held(at)));

@@ -13,6 +13,7 @@ use super::{Cuckoo, Table};
 use crate::IndexError;
 use crate::audit::Damage;
 use crate::backoff::Backoff;
+use crate::faults::{Fault, planted};
 use crate::marks::mark;
 use crate::recovery::{HeldLock, claim_and_recover, release_on_error};
 use crate::slotted::geometry::{REGION, Segment, signature};
@@ -80,9 +81,16 @@ impl Mover<'_> {
                     // In this table, only a mover of this very entry can have written these words, and it wrote the
                     // same.
                     let tag = 1;
-                    let mut words = vec![slot::inline(tag, key.len(), value.len(), signature(*hash))];
-                    words.extend(slot::words(tag, key, value));
-                    batch.write_words(at, &words);
+                    let head = slot::inline(tag, key.len(), value.len(), signature(*hash));
+                    let words = slot::words(tag, key, value);
+                    if planted(Fault::CuckooCopyAtOnce) {
+                        batch.write_words(at, &[&[head], &words[..]].concat());
+                        continue;
+                    }
+                    // The head last: a mover that crashes leaves no head whose words are not there, which nobody would
+                    // complete for the readers that meet it.
+                    batch.write_words(at.add(8), &words);
+                    batch.write_words(at, &[head]);
                 }
             }
         }
