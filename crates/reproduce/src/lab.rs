@@ -102,6 +102,8 @@ pub(super) struct Measured {
     pub(super) messages_used: f64,
     pub(super) atomics_used: f64,
     pub(super) bytes_used: f64,
+    /// For each memory node, the share of the time in which the busiest server of its NIC was at work.
+    pub(super) nics: Vec<f64>,
     /// Of the whole run, load included.
     pub(super) merges: u64,
     pub(super) splits: u64,
@@ -110,7 +112,7 @@ pub(super) struct Measured {
 }
 
 impl Measured {
-    fn of(row: &Row, grown: Grown, lab: &Lab<'_>) -> Self {
+    fn of(row: &Row, nics: Vec<f64>, grown: Grown, lab: &Lab<'_>) -> Self {
         let mut sum = KindRow::default();
         for kind in row.kinds.values() {
             let count = kind.count as f64 / row.ops.max(1) as f64;
@@ -149,6 +151,7 @@ impl Measured {
             messages_used: each * verbs * seconds(lab.preset.message_ps),
             atomics_used: each * (sum.cas + sum.faa) * seconds(lab.preset.atomic_ps),
             bytes_used: each * bytes * seconds(lab.preset.byte_ps),
+            nics,
             merges: grown.merges.count,
             splits: grown.splits.count,
             merge_seconds: grown.merges.took.as_secs_f64(),
@@ -170,7 +173,7 @@ impl Measured {
     pub(super) fn cost(&self) -> String {
         format!(
             "{:.2} round trips, {:.2} verbs ({:.2} CAS), {:.0} + {:.0} bytes read and written for each; {:.0} % of the memory NIC's \
-             messages, {:.0} % of its atomics, {:.0} % of its bytes",
+             messages, {:.0} % of its atomics, {:.0} % of its bytes; the NICs at work: {}",
             self.round_trips,
             self.verbs,
             self.cas,
@@ -178,7 +181,8 @@ impl Measured {
             self.bytes_written,
             self.messages_used * 100.0,
             self.atomics_used * 100.0,
-            self.bytes_used * 100.0
+            self.bytes_used * 100.0,
+            self.nics.iter().map(|share| format!("{:.0} %", share * 100.0)).collect::<Vec<_>>().join(", ")
         )
     }
 }
@@ -225,7 +229,7 @@ impl Lab<'_> {
         let outcome = &simulation.outcome;
         let row = Row::new(Identity { index: run.config.kind().to_owned(), fabric: "sim".to_owned() }, outcome);
         match row.wrong_answers + row.errors {
-            0 => Ok(Measured::of(&row, simulation.grown, self)),
+            0 => Ok(Measured::of(&row, outcome.measured.nics.clone(), simulation.grown, self)),
             _ => Err(Error::Wrong(format!("{}: {} {}", row.workload, outcome.wrong, outcome.errors))),
         }
     }

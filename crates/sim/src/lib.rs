@@ -133,7 +133,7 @@ mod world;
 pub use client::Client;
 pub use client_state::CrashOutcome;
 pub use fabric::SimFabric;
-pub use model::Preset;
+pub use model::{NicWork, Preset};
 pub use report::{ClientStatus, Entry, LogEvent, Outcome, Report, Stats};
 pub use rng::{ODDS, SimRng, once_in};
 pub use sim::{Config, NodeControl, Sim, Spawned};

@@ -5,7 +5,7 @@
 
 use crate::client::{Client, ClientTask};
 use crate::fabric::{Shared, SimFabric};
-use crate::model::{Cluster, Preset};
+use crate::model::{Cluster, NicWork, Preset};
 use crate::queue::EventKind;
 use crate::report::{ClientStatus, Outcome, Report, Stats};
 use crate::rng::SimRng;
@@ -327,6 +327,14 @@ impl Sim {
         let node = world.nodes.get_mut(ptr.node().index());
         if let Some(word) = node.and_then(|node| node.words.get_mut((ptr.offset() / 8) as usize)) {
             *word = value;
+        }
+    }
+    /// How long the NIC of each memory node has been at work, work included that is reserved already; empty unless in model
+    /// mode. Where each machine is also a compute node, this is its work for both.
+    pub fn memory_nics(&self) -> Vec<NicWork> {
+        match &self.world().mode {
+            Mode::Model(cluster) => cluster.memory_nics(),
+            Mode::Adversary(_) => Vec::new(),
         }
     }
     /// Watches slots in which clients show that they are alive.

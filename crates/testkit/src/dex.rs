@@ -309,7 +309,8 @@ mod faults {
                 "Fault::OldParent",
                 contended(),
                 Fault::OldParent,
-            ),
+            )
+            .seen_at(51),
             case(
                 "DEX: a replacement does not compare the value with the leaf's turn",
                 "Fault::Uncompared",

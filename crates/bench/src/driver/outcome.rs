@@ -44,8 +44,12 @@ pub struct Measured {
     latencies: [Latency; Op::COUNT],
     /// Entries that scans returned.
     pub entries_scanned: u64,
+    /// When the first thread began, on the threads' clock.
+    pub began: Duration,
     /// From the first thread's beginning to the last one's end.
     pub elapsed: Duration,
+    /// For each memory node of a simulated cluster, the share of the time in which the busiest server of its NIC was at work.
+    pub nics: Vec<f64>,
     /// Verbs, where there are any: the endpoints' meters at the end less those at the beginning.
     pub meter: Option<Meter>,
 }
@@ -138,6 +142,7 @@ impl Outcome {
                 phases.push(PhaseSummary { name: phase.name(), ops, elapsed });
             }
             if phase == Phase::Measured {
+                measured.began = began.unwrap_or_default();
                 measured.elapsed = elapsed.unwrap_or_default();
                 for part in parts() {
                     measured.counts.iter_mut().zip(part.tally.counts).for_each(|(sum, count)| *sum += count);

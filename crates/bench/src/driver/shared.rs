@@ -153,6 +153,9 @@ impl Shared {
     pub(crate) fn enter(&self, phase: Phase) {
         self.phase.store(phase as usize, Ordering::Relaxed);
     }
+    pub(crate) fn is_measuring(&self) -> bool {
+        self.phase.load(Ordering::Relaxed) == Phase::Measured as usize
+    }
     pub(crate) fn progress(&self, elapsed: Duration) -> Progress {
         let phase = Phase::ALL[self.phase.load(Ordering::Relaxed).min(Phase::ALL.len() - 1)];
         let total = self.total(phase);

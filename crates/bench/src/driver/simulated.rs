@@ -6,9 +6,9 @@
 
 use super::shared::Shared;
 use super::worker::{self, Context, Coroutine, Report};
-use super::{Control, Outcome, Plan, Worker};
+use super::{Control, Measured, Outcome, Plan, Worker};
 use crate::BenchError;
-use farindex_sim::Sim;
+use farindex_sim::{NicWork, Sim};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
@@ -75,11 +75,14 @@ pub fn simulate<S: Simulated + 'static>(
             at_work.set(at_work.get() - 1);
         });
     }
-    let mut shown = Duration::ZERO;
+    let (mut shown, mut seen) = (Duration::ZERO, Vec::new());
     while at_work.get() > 0 {
         let outcome = sim.run_for(SLICE);
         if !outcome.is_done() {
             return Err(BenchError::Worker { thread: 0, message: format!("the simulation ended in a {outcome}") });
+        }
+        if shared.is_measuring() {
+            seen.push((sim.now(), sim.memory_nics()));
         }
         let elapsed = began.elapsed();
         if let Some(progress) = control.progress
@@ -97,5 +100,17 @@ pub fn simulate<S: Simulated + 'static>(
             None => return Err(BenchError::Worker { thread, message: "it did not come to its end".to_owned() }),
         }
     }
-    Ok(Outcome::merge(&shared, done))
+    let mut outcome = Outcome::merge(&shared, done);
+    outcome.measured.nics = shares(&outcome.measured, &seen);
+    Ok(outcome)
+}
+
+/// The share of the measured phase in which the busiest server of each NIC was at work, between the first and the last look
+/// in that phase; empty if it was too short for two.
+fn shares(measured: &Measured, seen: &[(Duration, Vec<NicWork>)]) -> Vec<f64> {
+    let ended = measured.began + measured.elapsed;
+    let mut within = seen.iter().filter(|(at, _)| (measured.began..=ended).contains(at));
+    let (Some((began, before)), Some((ended, after))) = (within.next(), within.next_back()) else { return Vec::new() };
+    let elapsed = (*ended - *began).as_secs_f64();
+    after.iter().zip(before).map(|(after, before)| (*after - *before).longest().as_secs_f64() / elapsed).collect()
 }

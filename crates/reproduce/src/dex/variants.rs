@@ -61,6 +61,7 @@ impl Variant {
     /// Its settings, with a cache of so many bytes for each compute node.
     pub(super) fn config(&self, cache_bytes: u64) -> Result<IndexConfig, Error> {
         let mut changes = self.changes.clone();
+        let cache_bytes = if self.forgets { 0 } else { cache_bytes };
         changes["cache_bytes"] = cache_bytes.max(least_cache(self.kind)).into();
         kinds::config(self.kind, &changes)
     }

@@ -27,6 +27,7 @@ pub use presets::Preset;
 use crate::flight::Flight;
 use crate::queue::{EventKind, Queue};
 use farindex_fabric::{Verb, VerbKind};
+pub use nic::NicWork;
 use nic::{Nic, Server};
 
 /// The CPU of a client.
@@ -59,6 +60,11 @@ impl Cluster {
         let cores = vec![vec![Server::default(); preset.call_cores.max(1)]; nodes];
         let memory = (0..nodes).map(|_| Nic::default()).collect();
         Cluster { preset, link_ps, memory, compute: Vec::new(), cores }
+    }
+
+    /// How long the NIC of each memory node has been at work.
+    pub(crate) fn memory_nics(&self) -> Vec<NicWork> {
+        self.memory.iter().map(Nic::work).collect()
     }
 
     /// The NIC of a compute node. Where each machine is both a compute node and a memory node, it is the memory node's.
