@@ -85,14 +85,15 @@ mod faults {
                 "Fault::CuckooUnseen",
                 Setup::default(),
                 &[Fault::CuckooUnseen],
-            ),
+            )
+            .seen_at(42),
             planted(
                 "cuckoo: a copy is changed before its source is gone",
                 "Fault::CuckooCopyChanged",
                 Setup::default(),
                 &[Fault::CuckooCopyChanged],
             )
-            .seen_at(459),
+            .seen_at(451),
             planted_in(
                 "cuckoo: a mover crashes between the head and the words of a copy",
                 "Fault::CuckooCopyAtOnce",

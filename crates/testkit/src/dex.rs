@@ -241,7 +241,8 @@ mod faults {
                     plant(&[]);
                     found
                 },
-            ),
+            )
+            .seen_at(22),
             case(
                 "DEX: copies of leaves stay in the cache when their partition is given away",
                 "Fault::CopiesKept",
@@ -334,7 +335,8 @@ mod faults {
                 "Fault::CallOvertakesWrites",
                 contended(),
                 Fault::CallOvertakesWrites,
-            ),
+            )
+            .seen_at(21),
         ]
     }
 }
