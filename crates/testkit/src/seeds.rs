@@ -26,7 +26,7 @@ pub fn seeds_or(usual: Range<u64>) -> Range<u64> {
 }
 
 /// How many times more a thorough run does than a quick one.
-const THOROUGH: u64 = 3;
+const THOROUGH: u64 = 6;
 
 /// Whether this run is a thorough one. `cargo test` is quick, for people who wait for it. CI sets `FARINDEX_EFFORT=full`
 /// in a stage of its own.
@@ -41,7 +41,7 @@ pub fn is_thorough() -> bool {
     }
 }
 
-/// The seeds that `FARINDEX_SEEDS=A..B` asks for; or these, where a run is thorough; or else the first third of them.
+/// The seeds that `FARINDEX_SEEDS=A..B` asks for; or these, where a run is thorough; or else the first sixth of them.
 ///
 /// # Panics
 /// If a variable holds something else.
@@ -51,10 +51,10 @@ pub fn sampled_seeds(thorough: Range<u64>) -> Range<u64> {
 }
 
 /// The distance of the verbs at which a sweep crashes or stalls a client: what `FARINDEX_EVERY=N` asks for; or this one,
-/// where a run is thorough; or else about three times as much. It stays odd, so that verbs of all places of a batch are met.
+/// where a run is thorough; or else six times as much and one more. It stays odd, so that verbs of all places of a batch are met.
 pub fn sweep_step(thorough: usize) -> usize {
     let asked = std::env::var("FARINDEX_EVERY").ok().and_then(|every| every.parse().ok());
-    asked.unwrap_or(if is_thorough() { thorough } else { thorough * THOROUGH as usize })
+    asked.unwrap_or(if is_thorough() { thorough } else { thorough * THOROUGH as usize + 1 })
 }
 
 /// One for each core.

@@ -39,7 +39,7 @@ fn every_kind_survives_gets_of_many_keys() {
     for index in shipped() {
         let kind = index.config().kind();
         for setup in [Setup::default(), Setup::crashing()] {
-            let totals = run_seeds(sampled_seeds(0..60), &Setup { many: ODDS * 2 / 3, ..setup }, &*index);
+            let totals = run_seeds(sampled_seeds(0..120), &Setup { many: ODDS * 2 / 3, ..setup }, &*index);
             println!("{kind}: {totals}");
             totals.assert_sound();
             // The B-link tree gets each key for itself.

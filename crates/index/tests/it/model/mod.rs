@@ -5,13 +5,14 @@ mod damage;
 mod errors;
 
 use farindex_fabric::memory::Delivery;
+use farindex_testkit::is_thorough;
 use farindex_testkit::suite::{Scale, suite};
 use farindex_testkit::test_runs::shipped;
 use farindex_testkit::world::World;
 
 const SCALE: Scale = Scale { random: 3000, resizes: 6, coroutines: 6, longest: false, coalesced: false, seed: 1 };
 
-/// Runs the suite on every kind.
+/// Runs the suite on every kind; with a third of the random operations unless the run is a thorough one.
 fn on_every_kind(world: impl Fn() -> World, scale: Scale) {
     for index in shipped() {
         let kind = index.config().kind();
@@ -23,7 +24,8 @@ fn on_every_kind(world: impl Fn() -> World, scale: Scale) {
             ("shard", true) => 1,
             _ => 0,
         };
-        let scale = Scale { resizes: scale.resizes + more, ..scale };
+        let random = if is_thorough() { scale.random } else { scale.random / 3 };
+        let scale = Scale { random, resizes: scale.resizes + more, ..scale };
         world().run(|ctx| suite(ctx, index.smallest(), scale));
     }
 }
