@@ -76,7 +76,7 @@ pub struct Args {
     /// for figure 8]. For figure 11: threads [default: 1 and the cores of this machine]
     #[arg(long, value_name = "C,...", value_delimiter = ',')]
     clients: Vec<usize>,
-    /// For figures 6 and 7: workloads [default: the paper's]
+    /// For figures 6, 7 and 11: workloads [default: the paper's]
     #[arg(long = "workload", value_name = "NAME,...", value_delimiter = ',')]
     workloads: Vec<String>,
     /// For figures 10 and 12: cache of a compute node, in percent of the data [default: 8,16,32 for figure 10;

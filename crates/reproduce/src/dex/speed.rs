@@ -2,7 +2,7 @@
 
 use super::Args;
 use super::paper::{CACHED, FIGURE_6, OFFLOADED, PARTITIONED, SOURCE, WORKLOADS};
-use super::variants::{LEAST_CACHE, Point, Variant, measure, wanted};
+use super::variants::{LEAST_CACHE, Point, Variant, measure, wanted, workloads};
 use crate::lab::{Measured, table};
 use crate::report::{Error, Report, Watch};
 use crate::sephash::paper::Comparison;
@@ -46,26 +46,13 @@ fn at<'c>(cells: &'c [Cell], place: &str, is: impl Fn(&Variant) -> bool) -> Opti
     cells.iter().rev().find(|cell| cell.place == place && is(&cell.variant)).map(|cell| &cell.run)
 }
 
-fn workloads(args: &Args) -> Result<Vec<(&'static str, &'static str)>, Error> {
-    if args.workloads.is_empty() {
-        return Ok(WORKLOADS.to_vec());
-    }
-    let find = |name: &String| {
-        let known = WORKLOADS.into_iter().find(|(known, _)| known == name);
-        known.ok_or_else(|| {
-            Error::Usage(format!("no workload {name:?}: there are {}", WORKLOADS.map(|(name, _)| name).join(", ")))
-        })
-    };
-    args.workloads.iter().map(find).collect()
-}
-
 /// Figures 6 and 7.
 pub(super) fn scaling(args: &Args, watch: Watch<'_>, skewed: bool) -> Result<Report, Error> {
     let keys = args.keys.unwrap_or(400_000);
     let clients = if args.clients.is_empty() { vec![36, 144] } else { args.clients.clone() };
     let variants = wanted(args)?;
     let (mut cells, mut comparison, mut more) = (Vec::new(), Vec::new(), String::new());
-    for (name, mix) in workloads(args)? {
+    for (name, mix) in workloads(args, &WORKLOADS)? {
         for clients in &clients {
             let place = format!("{name}, {clients} clients");
             for variant in &variants {

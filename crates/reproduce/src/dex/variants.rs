@@ -1,7 +1,7 @@
 //! What is compared: Sherman, Sherman whose keys are divided, and DEX.
 
 use super::Args;
-use super::paper::{CACHE, SCAN, SIZES};
+use super::paper::{CACHE, SCAN, SIZES, WORKLOADS};
 use crate::chime::kinds;
 use crate::lab::{Lab, Measured, Run};
 use crate::report::{Error, Watch};
@@ -88,6 +88,23 @@ pub(super) fn wanted(args: &Args) -> Result<Vec<Variant>, Error> {
     // An unknown setting is an error before anything runs.
     variants.iter().try_for_each(|variant| variant.config(1 << 20).map(drop))?;
     Ok(variants)
+}
+
+/// The workloads that were asked for, or else the usual ones: the paper's names, and mixes of operations.
+pub(super) fn workloads(
+    args: &Args,
+    usual: &[(&'static str, &'static str)],
+) -> Result<Vec<(&'static str, &'static str)>, Error> {
+    if args.workloads.is_empty() {
+        return Ok(usual.to_vec());
+    }
+    let find = |name: &String| {
+        let known = WORKLOADS.into_iter().find(|(known, _)| known == name);
+        known.ok_or_else(|| {
+            Error::Usage(format!("no workload {name:?}: there are {}", WORKLOADS.map(|(name, _)| name).join(", ")))
+        })
+    };
+    args.workloads.iter().map(find).collect()
 }
 
 /// One point of a figure.
