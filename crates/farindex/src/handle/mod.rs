@@ -216,10 +216,7 @@ impl Handle {
     }
     /// Says for each of many keys, in their order, whether it is present, as
     /// [`Index::contains_many`](crate::Index::contains_many) does. It counts as one operation of [`HandleBuilder::batch`].
-    pub async fn contains_many<K: Into<Vec<u8>>>(
-        &self,
-        keys: impl IntoIterator<Item = K>,
-    ) -> Result<Vec<bool>, Error> {
+    pub async fn contains_many<K: Into<Vec<u8>>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<bool>, Error> {
         self.submit(request::contains_many(keys.into_iter().map(Into::into).collect())).await
     }
     /// Adds a key that is absent.

@@ -18,17 +18,17 @@
 //! * **Z2** Whenever a member entry says score `s`, a score entry of `s` and the member exists. It is written, with the
 //!   nonce, after the member entry's former state was read and before the member entry changes. It is removed (a) by the
 //!   client whose change took the member away from `s`, if it still has the nonce of that state; (b) by a sweep that has
-//!   seen the same nonce for [`SETTLE`], while the member had another score at the end. In case (a) a later state with
+//!   seen the same nonce for [`Periods::settle`], while the member had another score at the end. In case (a) a later state with
 //!   score `s` has written the entry with its own nonce after the change that (a) follows. In case (b) every change that
-//!   was under way when the nonce was written has ended or given up: a command gives up after [`PATIENCE`].
+//!   was under way when the nonce was written has ended or given up: a command gives up after [`Periods::patience`].
 //! * **Z3** A score entry whose member has another score, or none, says nothing. Readers skip it. Commands that lose a race
 //!   leave some, and crashes; sweeps remove them.
-//! * **Z4** A generation is named by one record, which is written within [`PATIENCE`] of drawing it, and never again after
+//! * **Z4** A generation is named by one record, which is written within that patience of drawing it, and never again after
 //!   it was once removed or replaced. Its owner entry is written before the record. So entries of a generation that is
-//!   older than [`ORPHAN_AGE_MS`], and that the record of its owner does not name, are garbage for ever.
-//! * **Z5** The record of an empty set is removed by a sweep only: it marks the record, waits for [`SETTLE`], sees that
+//!   older than [`Periods::orphan_age`], and that the record of its owner does not name, are garbage for ever.
+//! * **Z5** The record of an empty set is removed by a sweep only: it marks the record, waits until it has settled, sees that
 //!   the set still is empty, and removes the record if it still has the mark. A command that adds a member first takes a
-//!   mark away, and gives up [`PATIENCE`] after it has read the record. So it adds no member to a set that is being
+//!   mark away, and gives up that patience after it has read the record. So it adds no member to a set that is being
 //!   removed for its emptiness.
 
 use super::Store;
@@ -39,13 +39,38 @@ use farindex::{Entry, Insert, OrderedIndex, PointIndex, RemoveIf, Replace};
 use std::ops::Bound;
 use std::time::{Duration, Instant};
 
-/// How long a command may take from what it has read to what it writes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a sweep watches something before it removes it.
-pub(crate) const SETTLE: Duration = Duration::from_secs(30);
-const _: () = assert!(SETTLE.as_secs() >= 2 * PATIENCE.as_secs());
-/// A generation without a record is garbage at this age. The clocks of gateways differ by less.
-pub(crate) const ORPHAN_AGE_MS: u64 = 600_000;
+/// The times on which Z2, Z4 and Z5 rest. All gateways of a pool have the same ones. Tests have shorter ones, so that what
+/// happens at their ends is tested as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Periods {
+    /// How long a command may take from what it has read to what it writes.
+    pub(crate) patience: Duration,
+    /// How long a sweep watches something before it removes it: at least twice as long.
+    pub(crate) settle: Duration,
+    /// A generation without a record is garbage at this age. The clocks of gateways differ by less.
+    pub(crate) orphan_age: Duration,
+    /// Tests let commands wait up to so long between what they have read and what they write.
+    #[cfg(test)]
+    pub(crate) stall: Duration,
+}
+
+impl Periods {
+    /// Those of every gateway.
+    pub(crate) const REAL: Periods = Periods {
+        patience: Duration::from_secs(10),
+        settle: Duration::from_secs(30),
+        orphan_age: Duration::from_secs(600),
+        #[cfg(test)]
+        stall: Duration::ZERO,
+    };
+    /// Has a generation that no record names become garbage?
+    pub(crate) fn is_garbage(&self, generation: Generation) -> bool {
+        u128::from(now_ms()) >= u128::from(drawn_at(generation)) + self.orphan_age.as_millis()
+    }
+}
+
+const _: () = assert!(Periods::REAL.settle.as_secs() >= 2 * Periods::REAL.patience.as_secs());
+const _: () = assert!(Periods::REAL.orphan_age.as_secs() > Periods::REAL.patience.as_secs());
 
 /// What the entries of one sorted set have in common.
 pub(crate) type Generation = [u8; 16];
@@ -148,7 +173,7 @@ impl Set {
             }
             let after = State { score: new, nonce: store.nonce() };
             store.ordered().upsert(&score_key(self.generation, new, member), &after.nonce.to_le_bytes()).await?;
-            patient(since)?;
+            store.patient(since)?;
             let changed = match &before {
                 None => store.ordered().insert(&at, &after.encode()).await? == Insert::Inserted,
                 Some(before) => store.ordered().replace(&at, before, &after.encode()).await? == Replace::Replaced,
@@ -311,16 +336,6 @@ impl State {
     }
 }
 
-/// Gives a command up that has taken too long (Z2, Z5).
-fn patient(since: Instant) -> Result<(), Fail> {
-    if since.elapsed() < PATIENCE {
-        return Ok(());
-    }
-    Err(Fail::text(
-        "the command took longer than 10 s and was given up: it had no effect on this member; send it again",
-    ))
-}
-
 pub(crate) fn key(generation: Generation, class: u8, rest: &[u8]) -> Vec<u8> {
     let mut key = Vec::with_capacity(17 + rest.len());
     key.extend_from_slice(&generation);
@@ -328,7 +343,7 @@ pub(crate) fn key(generation: Generation, class: u8, rest: &[u8]) -> Vec<u8> {
     key.extend_from_slice(rest);
     key
 }
-fn score_key(generation: Generation, score: f64, member: &[u8]) -> Vec<u8> {
+pub(crate) fn score_key(generation: Generation, score: f64, member: &[u8]) -> Vec<u8> {
     let mut key = Vec::with_capacity(25 + member.len());
     key.extend_from_slice(&generation);
     key.push(SCORE);
@@ -371,6 +386,26 @@ fn score_of(order: u64) -> f64 {
 }
 
 impl Store {
+    /// Gives a command up that has taken too long (Z2, Z4, Z5).
+    fn patient(&self, since: Instant) -> Result<(), Fail> {
+        #[cfg(test)]
+        self.stall();
+        let patience = self.periods.patience;
+        if since.elapsed() < patience {
+            return Ok(());
+        }
+        Err(Fail::text(format!(
+            "the command took longer than {patience:?} and was given up: it had no effect on this member; send it again"
+        )))
+    }
+    /// Lets a test's command wait where it has read and not yet written.
+    #[cfg(test)]
+    fn stall(&self) {
+        let most = self.periods.stall.as_micros() as u64;
+        if most > 0 {
+            std::thread::sleep(Duration::from_micros(self.nonce() % most));
+        }
+    }
     /// The sorted set under a key, for reading; `None` if the key is absent.
     pub(crate) async fn set(&self, key: &[u8]) -> Result<Option<Set>, Fail> {
         let Some(bytes) = self.raw(key).await? else { return Ok(None) };
@@ -383,7 +418,7 @@ impl Store {
     }
 
     /// The sorted set under a key, for adding members, with the moment from which on the command must be
-    /// [patient](PATIENCE). If the key is absent the set is created, or `None` is returned.
+    /// [patient](Periods::patience). If the key is absent the set is created, or `None` is returned.
     pub(crate) async fn set_to_write(&self, name: &[u8], create: bool) -> Result<Option<(Set, Instant)>, Fail> {
         loop {
             let since = Instant::now();
@@ -409,7 +444,7 @@ impl Store {
             }
             let set = Set::draw(self);
             self.ordered().upsert(&owner_key(set.generation), name).await?;
-            patient(since)?;
+            self.patient(since)?;
             if self.swap(name, before.as_deref(), Some(&set.record(None))).await? {
                 return Ok(Some((set, since)));
             }
