@@ -34,7 +34,6 @@ counters! {
     refused_passwords: Counter, "Wrong passwords";
     overrun: Counter, "Clients disconnected for their limits of memory or time";
     commands: Counter, "Commands carried out";
-    shared_reads: Counter, "GETs that were read together with those of other clients";
     errors: Counter, "Error replies";
     bytes_in: Counter, "Bytes received from clients";
     bytes_out: Counter, "Bytes sent to clients";

@@ -2,8 +2,7 @@
 //!
 //! Invariants: replies are in the order of the commands; GETs and EXISTS of one key that follow each other are read together
 //! by one look-up of many keys, each at a moment of its own between the command before them and the command after them;
-//! every other command begins when the one before it has taken effect. Clients that have sent one GET and nothing else are
-//! served together in the same way.
+//! every other command begins when the one before it has taken effect.
 
 use crate::client::Client;
 use crate::command::strings::{self, write_string};
@@ -210,57 +209,6 @@ async fn reply(client: &mut Client, thread: &Thread<'_>, read: &Read, value: Res
         client.reply.truncate(before);
         client.reply.error(&why.to_string());
         note(thread, &why);
-    }
-}
-
-/// A client that has sent one GET and nothing else.
-pub(crate) struct LoneGet {
-    /// The client's number.
-    pub(crate) at: usize,
-    pub(crate) client: Box<Client>,
-    read: Read,
-}
-
-/// How every such request of a client library begins.
-const LONE_GET: &[u8] = b"*2\r\n$3\r\n";
-
-impl LoneGet {
-    /// Takes a client that has sent one GET and nothing else; gives any other one back.
-    pub(crate) fn take(at: usize, mut client: Box<Client>, limits: &RequestLimits) -> Result<Self, Box<Client>> {
-        let bytes = client.input.bytes();
-        let name = bytes.strip_prefix(LONE_GET).and_then(|rest| rest.get(..3)).unwrap_or_default();
-        if !client.identity.known || client.parser.is_inside() || What::of(name).is_none() {
-            return Err(client);
-        }
-        match client.parser.parse(bytes, limits) {
-            Ok(Some(len)) if len == bytes.len() => {
-                let read = Read { what: What::Value, key: client.parser.args(bytes).span(1) };
-                Ok(LoneGet { at, client, read })
-            }
-            Ok(_) => Err(client),
-            Err(_) => {
-                // Whoever carries the request out finds the error again.
-                client.parser.next();
-                Err(client)
-            }
-        }
-    }
-}
-
-/// Serves clients of which each has sent one GET, by one look-up of all their keys.
-pub(crate) async fn serve_lone_gets(gets: &mut [LoneGet], thread: &Thread<'_>) {
-    let key = |get: &LoneGet| get.read.key.clone();
-    let keys: Vec<&[u8]> = gets.iter().map(|get| get.client.input.bytes().get(key(get)).unwrap_or_default()).collect();
-    let values = look_up_all(thread.store, &keys).await;
-    for (LoneGet { client, read, .. }, value) in gets.iter_mut().zip(values) {
-        reply(client, thread, read, value).await;
-        client.parser.next();
-        let len = client.input.bytes().len();
-        client.input.consume(len);
-    }
-    thread.shared.counters.commands.inc_by(gets.len() as u64);
-    if gets.len() > 1 {
-        thread.shared.counters.shared_reads.inc_by(gets.len() as u64);
     }
 }
 

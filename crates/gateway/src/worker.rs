@@ -15,7 +15,7 @@
 use crate::client::{Buffers, Client};
 use crate::clock::yield_now;
 use crate::gateway::{GatewayError, Shared, helps_to_renew};
-use crate::pipeline::{self, LoneGet, Thread};
+use crate::pipeline::{self, Thread};
 use crate::store::Store;
 use crate::store::sorted::Generation;
 use futures_util::StreamExt;
@@ -78,14 +78,8 @@ struct Slot {
     queued: bool,
 }
 
-/// Commands that run.
-type Running<'t> = Pin<Box<dyn Future<Output = Ended> + 't>>;
-
-/// Whose commands have ended.
-enum Ended {
-    One(usize, Box<Client>),
-    Gets(Vec<LoneGet>),
-}
+/// The commands of a client that run.
+type Running<'t> = Pin<Box<dyn Future<Output = (usize, Box<Client>)> + 't>>;
 
 /// Why a worker leaves its loop.
 enum Left {
@@ -167,7 +161,6 @@ impl Worker {
         let thread = &Thread { store, shared, evicted: &evicted };
         let mut running: FuturesUnordered<Running<'_>> = FuturesUnordered::new();
         let mut events = Events::with_capacity(1024);
-        let mut gets = Vec::new();
         let mut quiet = 0;
         loop {
             let leaving = shared.stopping() || evicted.get();
@@ -199,26 +192,20 @@ impl Worker {
                 let Some(at) = self.queue.pop_front() else { break };
                 let Some(mut client) = self.begin(at) else { continue };
                 client.before_run(&mut self.buffers);
-                match LoneGet::take(at, client, &shared.limits.requests) {
-                    Ok(get) => gets.push(get),
-                    Err(mut client) => {
-                        let serve = async move {
-                            pipeline::serve(&mut client, thread).await;
-                            Ended::One(at, client)
-                        };
-                        self.start(Box::pin(serve), &running).await;
-                    }
-                }
-                if gets.len() >= store.chunk() {
-                    self.start_gets(&mut gets, thread, &running).await;
+                let mut future: Running<'_> = Box::pin(async move {
+                    pipeline::serve(&mut client, thread).await;
+                    (at, client)
+                });
+                match poll_fn(|cx| task::Poll::Ready(future.as_mut().poll(cx))).await {
+                    task::Poll::Ready((at, client)) => self.end(at, client),
+                    task::Poll::Pending => running.push(future),
                 }
             }
-            self.start_gets(&mut gets, thread, &running).await;
-            while let task::Poll::Ready(Some(ended)) =
+            while let task::Poll::Ready(Some((at, client))) =
                 poll_fn(|cx| task::Poll::Ready(running.poll_next_unpin(cx))).await
             {
                 quiet = 0;
-                self.ended(ended);
+                self.end(at, client);
             }
             self.publish(store);
             if self.tick.elapsed() >= TICK {
@@ -233,37 +220,6 @@ impl Worker {
             }
             // What an operation has left to be carried out later leaves now.
             yield_now().await;
-        }
-    }
-
-    /// Begins commands, and keeps them if they have to wait for far memory.
-    async fn start<'t>(&mut self, mut commands: Running<'t>, running: &FuturesUnordered<Running<'t>>) {
-        match poll_fn(|cx| task::Poll::Ready(commands.as_mut().poll(cx))).await {
-            task::Poll::Ready(ended) => self.ended(ended),
-            task::Poll::Pending => running.push(commands),
-        }
-    }
-    /// Begins the GETs of clients that have sent nothing else.
-    async fn start_gets<'t>(
-        &mut self,
-        gets: &mut Vec<LoneGet>,
-        thread: &'t Thread<'t>,
-        running: &FuturesUnordered<Running<'t>>,
-    ) {
-        if gets.is_empty() {
-            return;
-        }
-        let mut gets = std::mem::take(gets);
-        let serve = async move {
-            pipeline::serve_lone_gets(&mut gets, thread).await;
-            Ended::Gets(gets)
-        };
-        self.start(Box::pin(serve), running).await;
-    }
-    fn ended(&mut self, ended: Ended) {
-        match ended {
-            Ended::One(at, client) => self.end(at, client),
-            Ended::Gets(gets) => gets.into_iter().for_each(|get| self.end(get.at, get.client)),
         }
     }
 

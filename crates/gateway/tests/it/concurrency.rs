@@ -156,51 +156,6 @@ fn histories_through_two_gateways_are_linearizable() {
     }
 }
 
-/// GETs of clients that wait at the same time are read together: each client gets its own reply, in its own version of the
-/// protocol, and an error of one is no other's.
-#[test]
-fn gets_of_several_clients_are_read_together() {
-    let gateway = gateway(&pool(), settings());
-    let mut first = Client::connect(gateway.address());
-    let long = "k".repeat(70_000);
-    for i in 0..20 {
-        expect(&mut first, &format!("SET key-{i} value-{i}"), "+OK");
-    }
-    expect(&mut first, "HSET hash f v", 1);
-    expect(&mut first, "SET expired v PX 1", "+OK");
-    let mut clients: Vec<Client> = (0..24).map(|_| Client::connect(gateway.address())).collect();
-    for c in clients.iter_mut().step_by(2) {
-        assert!(matches!(c.words("HELLO 3"), Value::Map(_)));
-    }
-    let wanted = |i: usize| match i % 24 {
-        20 => ("hash".to_owned(), Value::from("-WRONGTYPE Operation against a key holding the wrong kind of value")),
-        21 => ("expired".to_owned(), Value::Null),
-        22 => (long.clone(), Value::Null),
-        23 => ("absent".to_owned(), Value::Null),
-        i => (format!("key-{i}"), format!("value-{i}").as_str().into()),
-    };
-    // What keeps the gateway busy while the others send.
-    let busy = super::client::encode(&["MSET", "a", "b"]).repeat(500);
-    for round in 0..20 {
-        first.send(&busy);
-        for (i, c) in clients.iter_mut().enumerate() {
-            c.send(&super::client::encode(&["GET", &wanted(i + round).0]));
-        }
-        for (i, c) in clients.iter_mut().enumerate() {
-            assert_eq!(c.reply(), Some(wanted(i + round).1), "round {round}, client {i}");
-        }
-        for _ in 0..500 {
-            assert_eq!(first.reply(), Some("+OK".into()));
-        }
-    }
-    let metrics = gateway.serve_metrics("127.0.0.1:0".parse().expect("an address")).expect("a port");
-    let mut stream = std::net::TcpStream::connect(metrics.addr()).expect("a connection");
-    std::io::Write::write_all(&mut stream, b"GET /metrics HTTP/1.0\r\n\r\n").expect("it reads");
-    let text = std::io::read_to_string(stream).expect("an answer");
-    let together = text.lines().find_map(|line| line.strip_prefix("farindex_gateway_shared_reads_total "));
-    assert!(together.is_some_and(|count| count.parse::<u64>().is_ok_and(|count| count > 20)), "{text}");
-}
-
 /// Other clients of the pool evict a gateway: the commands that notice it get an error that says so, and the gateway
 /// registers again. Its clients stay connected, nothing hangs, and what was acknowledged is there.
 #[test]
