@@ -19,17 +19,22 @@
 //!   nonce, after the member entry's former state was read and before the member entry changes. It is removed (a) by the
 //!   client whose change took the member away from `s`, if it still has the nonce of that state; (b) by a sweep that has
 //!   seen the same nonce for [`Periods::settle`], while the member had another score at the end. In case (a) a later state with
-//!   score `s` has written the entry with its own nonce after the change that (a) follows. In case (b) every change that
-//!   was under way when the nonce was written has ended or given up: a command gives up after [`Periods::patience`].
+//!   score `s` has written the entry with its own nonce after the change that (a) follows. In case (b) the change that the
+//!   nonce announced has ended, was given up ([`Periods::patience`]), or is *late*: an operation may wait for locks of
+//!   others. A command whose change is late writes the entry again, and does not acknowledge the change.
 //! * **Z3** A score entry whose member has another score, or none, says nothing. Readers skip it. Commands that lose a race
 //!   leave some, and crashes; sweeps remove them.
-//! * **Z4** A generation is named by one record, which is written within that patience of drawing it, and never again after
-//!   it was once removed or replaced. Its owner entry is written before the record. So entries of a generation that is
-//!   older than [`Periods::orphan_age`], and that the record of its owner does not name, are garbage for ever.
+//! * **Z4** A generation is named by one record, which is written within that patience of drawing it (a late one is removed
+//!   again), and never again after it was once removed or replaced. Its owner entry is written before the record. So entries
+//!   of a generation that is older than [`Periods::orphan_age`], and that the record of its owner does not name, are garbage
+//!   for ever.
 //! * **Z5** The record of an empty set is removed by a sweep only: it marks the record, waits until it has settled, sees that
 //!   the set still is empty, and removes the record if it still has the mark. A command that adds a member first takes a
-//!   mark away, and gives up that patience after it has read the record. So it adds no member to a set that is being
-//!   removed for its emptiness.
+//!   mark away, and gives up that patience after it has read the record; if its write is late, it is not acknowledged. So
+//!   no acknowledged member is added to a set that is being removed for its emptiness.
+//!
+//! A write is late if it has ended when [`Periods::settle`], less that patience, has passed since its command has read the
+//! record. A sweep needs the whole of that time from something that it has seen after that moment.
 
 use super::Store;
 use super::record::{self, Kind, Record, now_ms};
@@ -52,6 +57,9 @@ pub(crate) struct Periods {
     /// Tests let commands wait up to so long between what they have read and what they write.
     #[cfg(test)]
     pub(crate) stall: Duration,
+    /// And that the write itself takes up to so long.
+    #[cfg(test)]
+    pub(crate) late: Duration,
 }
 
 impl Periods {
@@ -62,6 +70,8 @@ impl Periods {
         orphan_age: Duration::from_secs(600),
         #[cfg(test)]
         stall: Duration::ZERO,
+        #[cfg(test)]
+        late: Duration::ZERO,
     };
     /// Has a generation that no record names become garbage?
     pub(crate) fn is_garbage(&self, generation: Generation) -> bool {
@@ -179,6 +189,12 @@ impl Set {
                 Some(before) => store.ordered().replace(&at, before, &after.encode()).await? == Replace::Replaced,
             };
             if changed {
+                if store.is_late(since) {
+                    // Z2: the score entry may be gone. Under a nonce that no sweep has seen it stays.
+                    let again = store.nonce().to_le_bytes();
+                    store.ordered().upsert(&score_key(self.generation, new, member), &again).await?;
+                    return Err(store.late());
+                }
                 if let Some(state) = state {
                     self.remove_score(store, member, state).await?;
                 }
@@ -389,19 +405,32 @@ impl Store {
     /// Gives a command up that has taken too long (Z2, Z4, Z5).
     fn patient(&self, since: Instant) -> Result<(), Fail> {
         #[cfg(test)]
-        self.stall();
+        self.stall(self.periods.stall);
         let patience = self.periods.patience;
         if since.elapsed() < patience {
+            #[cfg(test)]
+            self.stall(self.periods.late);
             return Ok(());
         }
         Err(Fail::text(format!(
             "the command took longer than {patience:?} and was given up: it had no effect on this member; send it again"
         )))
     }
-    /// Lets a test's command wait where it has read and not yet written.
+    /// Has what was just written been written so late that a sweep may have removed what it rests on (Z2, Z4, Z5)? An
+    /// operation of an index may wait for locks of others for two leases of the pool, which may be longer than any patience.
+    fn is_late(&self, since: Instant) -> bool {
+        since.elapsed() >= self.periods.settle.saturating_sub(self.periods.patience)
+    }
+    fn late(&self) -> Fail {
+        let most = self.periods.settle.saturating_sub(self.periods.patience);
+        Fail::text(format!(
+            "the command took longer than {most:?}, and may have taken effect or not: read the member before you send it again"
+        ))
+    }
+    /// Lets a test's command wait.
     #[cfg(test)]
-    fn stall(&self) {
-        let most = self.periods.stall.as_micros() as u64;
+    fn stall(&self, most: Duration) {
+        let most = most.as_micros() as u64;
         if most > 0 {
             std::thread::sleep(Duration::from_micros(self.nonce() % most));
         }
@@ -445,7 +474,13 @@ impl Store {
             let set = Set::draw(self);
             self.ordered().upsert(&owner_key(set.generation), name).await?;
             self.patient(since)?;
-            if self.swap(name, before.as_deref(), Some(&set.record(None))).await? {
+            let record = set.record(None);
+            if self.swap(name, before.as_deref(), Some(&record)).await? {
+                if self.is_late(since) {
+                    // Z4: its owner entry may be gone.
+                    self.swap(name, Some(&record), None).await?;
+                    return Err(self.late());
+                }
                 return Ok(Some((set, since)));
             }
             self.ordered().remove(&owner_key(set.generation)).await?;
