@@ -88,8 +88,10 @@ pub(crate) type Generation = [u8; 16];
 const OWNER: u8 = b'k';
 const MEMBER: u8 = b'm';
 const SCORE: u8 = b's';
-/// Entries that one scan reads.
+/// Entries that one scan reads at most.
 pub(crate) const PAGE: usize = 256;
+/// And at least, although fewer members are wanted: some entries may say nothing.
+const SMALL_PAGE: usize = 16;
 
 /// A sorted set, as its record names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -229,15 +231,15 @@ impl Set {
         Ok(())
     }
 
-    /// The members with scores within `bounds`, in order, from `from` on: at most a page; and where the next page
-    /// begins, if there may be one.
+    /// The first members with scores within `bounds`, in order: at most a page, and no larger one than `wanted` members
+    /// need; and where the next page begins, if there may be one.
     pub(crate) async fn page_by_score(
         &self,
         store: &Store,
         bounds: &Bounds,
+        wanted: usize,
     ) -> Result<(Vec<Member>, Option<Bounds>), Fail> {
-        let found = scan(store, bounds).await?;
-        let next = next_page(&found, bounds);
+        let (found, next) = scan(store, bounds, wanted).await?;
         let mut members = Vec::with_capacity(found.len());
         for entry in &found {
             members.push(Member::of_score_entry(&entry.key)?);
@@ -253,9 +255,9 @@ impl Set {
         &self,
         store: &Store,
         bounds: &Bounds,
+        wanted: usize,
     ) -> Result<(Vec<Member>, Option<Bounds>), Fail> {
-        let found = scan(store, bounds).await?;
-        let next = next_page(&found, bounds);
+        let (found, next) = scan(store, bounds, wanted).await?;
         let member = |entry: &Entry| {
             let name = entry.key.get(17..).unwrap_or_default().to_vec();
             Ok::<_, Fail>(Member { name, score: State::parse(&entry.value)?.score })
@@ -300,14 +302,14 @@ impl Set {
 /// Bounds of a scan of the ordered index.
 pub(crate) type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
-async fn scan(store: &Store, (from, to): &Bounds) -> Result<Vec<Entry>, Fail> {
+/// A page of entries, and the bounds of those behind it.
+async fn scan(store: &Store, (from, to): &Bounds, wanted: usize) -> Result<(Vec<Entry>, Option<Bounds>), Fail> {
+    let page = wanted.clamp(SMALL_PAGE, PAGE);
     let bounds = (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice));
-    Ok(store.ordered().scan(bounds, PAGE).await?)
-}
-
-fn next_page(found: &[Entry], bounds: &Bounds) -> Option<Bounds> {
-    let last = found.last().filter(|_| found.len() == PAGE)?;
-    Some((Bound::Excluded(last.key.to_vec()), bounds.1.clone()))
+    let found = store.ordered().scan(bounds, page).await?;
+    let next =
+        found.last().filter(|_| found.len() == page).map(|last| (Bound::Excluded(last.key.to_vec()), to.clone()));
+    Ok((found, next))
 }
 
 /// A member of a sorted set, as a range shows it.

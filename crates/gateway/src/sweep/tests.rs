@@ -86,7 +86,7 @@ impl Sweeper {
         self.run(async {
             let Some(set) = self.store.set(key).await? else { return Ok(Vec::new()) };
             let bounds = set.score_bounds(Bound::Unbounded, Bound::Unbounded);
-            let (members, _) = set.page_by_score(&self.store, &bounds).await?;
+            let (members, _) = set.page_by_score(&self.store, &bounds, PAGE).await?;
             Ok(members.into_iter().map(|member| member.name).collect())
         })
     }
@@ -304,7 +304,7 @@ fn client(id: u64, pool: &Pool, periods: Periods, until: Instant) -> Seen {
             if let Some(set) = store.set(key).await? {
                 found = set.score(&store, member).await?;
                 let (page, _) =
-                    set.page_by_score(&store, &set.score_bounds(Bound::Unbounded, Bound::Unbounded)).await?;
+                    set.page_by_score(&store, &set.score_bounds(Bound::Unbounded, Bound::Unbounded), PAGE).await?;
                 shown = page.iter().any(|other| other.name == member);
             }
             if (found, shown) != (wanted, wanted.is_some()) {
