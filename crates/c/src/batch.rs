@@ -3,15 +3,12 @@
 use crate::index::farindex_index;
 use crate::raw::{self, farindex_bytes};
 use crate::status::{Failure, Status, farindex_status, guard};
-use farindex::{Index, IndexError, PointIndex, Remove, Value};
+use farindex::{Index, IndexError, PointIndex, Remove};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::ops::ControlFlow;
-
-/// Look-ups that share a batch of verbs: as many as in the library, which divides longer lists too.
-const SHARED: usize = 128;
 
 /// Writes of one call that are in flight at once.
 const IN_FLIGHT: usize = 128;
@@ -22,26 +19,6 @@ const IN_FLIGHT: usize = 128;
 unsafe fn all<'a>(keys: *const farindex_bytes, count: usize) -> Result<Vec<&'a [u8]>, Failure> {
     // SAFETY: the caller's promise.
     unsafe { raw::array(keys, count)?.iter().map(|key| raw::bytes(key.data, key.len)).collect() }
-}
-
-/// Looks keys up together, and calls `each` with the number and the value of each key, in their order, until it breaks. So many share
-/// a batch as in the library; their buffers are free again for the next ones.
-fn look_up(
-    index: &Index,
-    keys: &[&[u8]],
-    mut each: impl FnMut(usize, Option<Value>) -> ControlFlow<()>,
-) -> Result<(), Failure> {
-    let reader = index.async_handle();
-    let mut at = 0;
-    for keys in keys.chunks(SHARED) {
-        for value in index.session().block_on(reader.get_many(keys))? {
-            if each(at, value).is_break() {
-                return Ok(());
-            }
-            at += 1;
-        }
-    }
-    Ok(())
 }
 
 /// Copies the values of many keys to an array of records of `record_size` bytes: the value of key i to the start of record i, straight
@@ -74,7 +51,7 @@ pub unsafe extern "C" fn farindex_get_many(
             )
         };
         let mut too_small = false;
-        look_up(index, &keys, |at, value| {
+        index.get_each(&keys, |at, value| {
             let length = value.as_ref().map_or(-1, |value| i64::try_from(value.len()).unwrap_or(i64::MAX));
             if let Some(place) = lengths.get_mut(at) {
                 place.write(length);
@@ -87,7 +64,7 @@ pub unsafe extern "C" fn farindex_get_many(
                     None => too_small = true,
                 }
             }
-            ControlFlow::Continue(())
+            ControlFlow::<()>::Continue(())
         })?;
         Ok(if too_small { Status::FARINDEX_BUFFER_TOO_SMALL } else { Status::FARINDEX_OK })
     })
@@ -164,7 +141,7 @@ pub unsafe extern "C" fn farindex_exists_prefix(
             let (index, keys) = (farindex_index::of(index)?, all(keys, count)?);
             raw::set("length", length, 0)?;
             let mut present = 0;
-            look_up(index, &keys, |_, value| {
+            index.get_each(&keys, |_, value| {
                 present += usize::from(value.is_some());
                 if value.is_some() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             })?;

@@ -1,6 +1,9 @@
 //! `farindex serve` and its clients, as processes: memory nodes that are killed and come back, clients that freeze,
-//! nodes that are cut off.
+//! nodes that are cut off, gateways that are killed.
 #![cfg(all(feature = "ucx", target_os = "linux"))]
+
+#[path = "it/common/mod.rs"]
+mod common;
 
 use farindex::{Index, IndexConfig, Pool, shard};
 use farindex_fabric::{FabricError, NodeId};
@@ -379,4 +382,18 @@ fn one_of_three_nodes_is_cut_off() {
             assert!(back.elapsed() < Duration::from_secs(15), "it does not come back");
         }
     }
+}
+
+/// Two gateways on a memory node over the network: clients of the one that is not killed see no error, and nothing that was
+/// acknowledged is lost.
+#[test]
+fn a_killed_gateway_over_ucx_harms_nobody() {
+    if !have_ucx() {
+        return;
+    }
+    let node = serve("127.0.0.1:0", &["--size", "128MiB"]);
+    let pool = ["--connect", &node.addr];
+    let created = farindex(&[&["pool", "create", "--lease", "2s"], &pool[..]].concat());
+    assert!(created.status.success(), "{}", said(&created));
+    common::gateways::kill_gateways(&pool);
 }

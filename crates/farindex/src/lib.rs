@@ -51,6 +51,7 @@ mod handle;
 mod heartbeat;
 mod index;
 mod inspect;
+mod lookup;
 mod net;
 mod pool;
 pub mod salvage;

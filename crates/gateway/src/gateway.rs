@@ -7,6 +7,8 @@ use crate::client::Clients;
 use crate::counters::Counters;
 use crate::fail::is_eviction;
 use crate::settings::{Limits, Names, Password, Settings};
+use crate::store::Store;
+use crate::store::sorted::Periods;
 use crate::sweep;
 use crate::worker::{Inbox, Worker};
 use farindex::{Error, Pool};
@@ -61,6 +63,8 @@ pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) names: Names,
     pub(crate) sweep_pause: Duration,
+    /// What the rules of sorted sets wait for.
+    pub(crate) periods: Periods,
     pub(crate) started: Instant,
     pub(crate) clients: Clients,
     pub(crate) counters: Counters,
@@ -73,11 +77,30 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    pub(crate) fn new(address: SocketAddr, settings: Settings, pools: Pools) -> Self {
+        Shared {
+            address,
+            threads: settings.threads.max(1),
+            password: settings.password,
+            limits: settings.limits,
+            names: settings.names,
+            sweep_pause: settings.sweep_pause,
+            periods: Periods::REAL,
+            started: Instant::now(),
+            clients: Clients::default(),
+            counters: Counters::default(),
+            pools,
+            stopping: AtomicBool::new(false),
+            ended: Mutex::new(None),
+            changed: Condvar::new(),
+            inboxes: Mutex::default(),
+        }
+    }
     pub(crate) fn stopping(&self) -> bool {
         self.stopping.load(Ordering::SeqCst)
     }
     /// Ends all threads.
-    fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         drop(self.lock_ended());
         self.changed.notify_all();
@@ -119,7 +142,7 @@ const BACKLOG: i32 = 4096;
 const REGISTER_AGAIN: Duration = Duration::from_secs(30);
 
 impl Pools {
-    fn new(open: Box<OpenPool>) -> Result<Self, Error> {
+    pub(crate) fn new(open: Box<OpenPool>) -> Result<Self, Error> {
         let pool = open()?;
         Ok(Pools { open, current: Mutex::new((0, pool)) })
     }
@@ -168,28 +191,13 @@ impl Gateway {
         }
         let pools = Pools::new(Box::new(open))?;
         // What is wrong with the indexes shows here, not in a thread.
-        crate::store::Store::open(&pools.current().1.session()?, &settings.names)?;
+        Store::open(&pools.current().1.session()?, &settings.names, Periods::REAL)?;
         let listener = TcpListener::bind(listen).map_err(|why| GatewayError::Listen { addr: listen, why })?;
         // The library lets 128 wait: of a crowd that connects at once, the others would try again a second later. The
         // system's own limit applies, and a refusal leaves what was there.
         let _ = rustix::net::listen(&listener, BACKLOG);
         let address = listener.local_addr().map_err(|why| GatewayError::Listen { addr: listen, why })?;
-        let shared = Arc::new(Shared {
-            address,
-            threads: settings.threads.max(1),
-            password: settings.password,
-            limits: settings.limits,
-            names: settings.names,
-            sweep_pause: settings.sweep_pause,
-            started: Instant::now(),
-            clients: Clients::default(),
-            counters: Counters::default(),
-            pools,
-            stopping: AtomicBool::new(false),
-            ended: Mutex::new(None),
-            changed: Condvar::new(),
-            inboxes: Mutex::default(),
-        });
+        let shared = Arc::new(Shared::new(address, settings, pools));
         let mut gateway = Gateway { shared: Arc::clone(&shared), threads: Vec::new() };
         let (dropped, to_erase) = std::sync::mpsc::sync_channel(1 << 12);
         let mut workers = Vec::new();

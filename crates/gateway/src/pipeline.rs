@@ -1,8 +1,8 @@
 //! Carries out what a client has sent, in order.
 //!
-//! Invariants: replies are in the order of the commands; GETs that follow each other are read together by one look-up of
-//! many keys, each at a moment of its own between the command before them and the command after them; every other command
-//! begins when the one before it has taken effect.
+//! Invariants: replies are in the order of the commands; GETs and EXISTS of one key that follow each other are read together
+//! by one look-up of many keys, each at a moment of its own between the command before them and the command after them;
+//! every other command begins when the one before it has taken effect.
 
 use crate::client::Client;
 use crate::command::strings::{self, write_string};
@@ -11,6 +11,7 @@ use crate::gateway::Shared;
 use crate::resp::{Args, RequestLimits};
 use crate::store::Store;
 use crate::{Fail, command};
+use farindex::Value;
 use std::cell::Cell;
 use std::ops::Range;
 
@@ -27,7 +28,7 @@ const SEND_EARLY: usize = 256 << 10;
 
 /// Carries out every whole command that the client has sent.
 pub(crate) async fn serve(client: &mut Client, thread: &Thread<'_>) {
-    let mut gets: Vec<Range<usize>> = Vec::new();
+    let mut reads: Vec<Read> = Vec::new();
     let (mut at, mut commands) = (0, 0);
     while !client.closing && !client.broken {
         let limits = match client.identity.known {
@@ -39,7 +40,7 @@ pub(crate) async fn serve(client: &mut Client, thread: &Thread<'_>) {
             Ok(Some(len)) => len,
             Ok(None) => break,
             Err(why) => {
-                read_gets(client, thread, &mut gets).await;
+                read_all(client, thread, &mut reads).await;
                 client.reply.error(&format!("ERR {why}"));
                 thread.shared.counters.errors.inc();
                 client.closing = true;
@@ -50,17 +51,20 @@ pub(crate) async fn serve(client: &mut Client, thread: &Thread<'_>) {
         if !args.is_empty() {
             commands += 1;
         }
-        if args.len() == 2 && client.identity.known && command::is(args.at(0), "get") {
+        if args.len() == 2
+            && client.identity.known
+            && let Some(what) = What::of(args.at(0))
+        {
             let key = args.span(1);
-            gets.push(at + key.start..at + key.end);
-            if gets.len() >= thread.store.chunk() {
-                read_gets(client, thread, &mut gets).await;
+            reads.push(Read { what, key: at + key.start..at + key.end });
+            if reads.len() >= thread.store.chunk() {
+                read_all(client, thread, &mut reads).await;
             }
         } else if args.len() == 3 && client.identity.known && command::is(args.at(0), "set") {
-            read_gets(client, thread, &mut gets).await;
+            read_all(client, thread, &mut reads).await;
             set(client, thread, at).await;
         } else if !args.is_empty() {
-            read_gets(client, thread, &mut gets).await;
+            read_all(client, thread, &mut reads).await;
             one(client, thread, at).await;
         }
         client.parser.next();
@@ -76,7 +80,7 @@ pub(crate) async fn serve(client: &mut Client, thread: &Thread<'_>) {
             client.broken = true;
         }
     }
-    read_gets(client, thread, &mut gets).await;
+    read_all(client, thread, &mut reads).await;
     client.input.consume(at);
     thread.shared.counters.commands.inc_by(commands);
 }
@@ -127,45 +131,83 @@ async fn answer(cx: &mut Context<'_>, args: Args<'_>, known: bool) -> Result<(),
     cx.room()
 }
 
-/// Reads the keys of GETs that follow each other, and writes their replies.
-async fn read_gets(client: &mut Client, thread: &Thread<'_>, gets: &mut Vec<Range<usize>>) {
-    if gets.is_empty() {
-        return;
-    }
-    client.identity.last = "get";
-    let bytes = client.input.bytes();
-    let keys: Vec<&[u8]> = gets.iter().map(|key| bytes.get(key.clone()).unwrap_or_default()).collect();
-    gets.clear();
-    let values = match keys.as_slice() {
-        [key] => vec![thread.store.raw(key).await],
-        keys => match thread.store.raw_many(keys).await {
-            Ok(values) => values.into_iter().map(Ok).collect(),
-            // One that cannot be read does not keep the others from their values.
-            Err(_) => {
-                let mut values = Vec::with_capacity(keys.len());
-                for key in keys {
-                    values.push(thread.store.raw(key).await);
-                }
-                values
-            }
-        },
-    };
-    let mut failed = Vec::new();
-    let mut context =
-        Context { store: thread.store, shared: thread.shared, reply: &mut client.reply, client: &mut client.identity };
-    for (key, value) in keys.iter().zip(values) {
-        let before = context.reply.len();
-        let written = match value {
-            Ok(value) => write_string(&mut context, key, value.as_deref()).await,
-            Err(why) => Err(why),
-        };
-        if let Err(why) = written {
-            context.reply.truncate(before);
-            context.reply.error(&why.to_string());
-            failed.push(why);
+/// What a client wants to know of a key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    /// GET.
+    Value,
+    /// EXISTS.
+    Presence,
+}
+
+impl What {
+    /// What a command with one argument asks for, if it is a look-up.
+    fn of(name: &[u8]) -> Option<Self> {
+        match name.len() {
+            3 if command::is(name, "get") => Some(What::Value),
+            6 if command::is(name, "exists") => Some(What::Presence),
+            _ => None,
         }
     }
-    for why in failed {
+}
+
+/// A look-up that a client has sent.
+struct Read {
+    what: What,
+    /// Where the key is in what the client has sent.
+    key: Range<usize>,
+}
+
+/// The records of keys. One that cannot be read does not keep the others from their values.
+async fn look_up_all(store: &Store, keys: &[&[u8]]) -> Vec<Result<Option<Value>, Fail>> {
+    if let [key] = keys {
+        return vec![store.raw(key).await];
+    }
+    if let Ok(values) = store.raw_many(keys).await {
+        return values.into_iter().map(Ok).collect();
+    }
+    let mut values = Vec::with_capacity(keys.len());
+    for key in keys {
+        values.push(store.raw(key).await);
+    }
+    values
+}
+
+/// Looks up the keys of reads that follow each other, and writes their replies.
+async fn read_all(client: &mut Client, thread: &Thread<'_>, reads: &mut Vec<Read>) {
+    if reads.is_empty() {
+        return;
+    }
+    let bytes = client.input.bytes();
+    let keys: Vec<&[u8]> = reads.iter().map(|read| bytes.get(read.key.clone()).unwrap_or_default()).collect();
+    let values = look_up_all(thread.store, &keys).await;
+    for (read, value) in reads.drain(..).zip(values) {
+        reply(client, thread, &read, value).await;
+    }
+}
+
+/// Writes the reply to a look-up.
+async fn reply(client: &mut Client, thread: &Thread<'_>, read: &Read, value: Result<Option<Value>, Fail>) {
+    let before = client.reply.len();
+    let key = client.input.bytes().get(read.key.clone()).unwrap_or_default();
+    client.identity.last = if read.what == What::Value { "get" } else { "exists" };
+    let mut context =
+        Context { store: thread.store, shared: thread.shared, reply: &mut client.reply, client: &mut client.identity };
+    let written = async {
+        let value = value?;
+        match (read.what, &value) {
+            (What::Value, value) => write_string(&mut context, key, value.as_deref()).await?,
+            (What::Presence, None) => context.reply.integer(0),
+            (What::Presence, Some(bytes)) => {
+                let present = context.store.counts(key, bytes).await?;
+                context.reply.integer(i64::from(present));
+            }
+        }
+        Ok::<_, Fail>(())
+    };
+    if let Err(why) = written.await {
+        client.reply.truncate(before);
+        client.reply.error(&why.to_string());
         note(thread, &why);
     }
 }

@@ -5,8 +5,8 @@
 
 use crate::gateway::{GatewayError, Shared, helps_to_renew};
 use crate::store::Store;
-use crate::store::record::{Kind, Record, now_ms};
-use crate::store::sorted::{self, Generation, ORPHAN_AGE_MS, PAGE, SETTLE, Set, State};
+use crate::store::record::{Kind, Record};
+use crate::store::sorted::{self, Generation, PAGE, Set, State};
 use crate::{Fail, clock};
 use farindex::{Entry, OrderedIndex, PointIndex, Remove, RemoveIf, Value};
 use std::collections::HashMap;
@@ -18,14 +18,14 @@ use std::time::{Duration, Instant};
 /// What is watched until it has settled, at most.
 const WATCHED: usize = 100_000;
 
-/// Something that a sweep has seen, and may remove when it is still the same after [`SETTLE`].
+/// Something that a sweep has seen, and may remove when it is still the same after [`Periods::settle`](sorted::Periods::settle).
 struct Watch(HashMap<Vec<u8>, (u64, Instant)>);
 
 impl Watch {
-    /// Has `key` had this nonce for long enough? Watches it from now on if not.
-    fn settled(&mut self, key: &[u8], nonce: u64) -> bool {
+    /// Has `key` had this nonce for so long? Watches it from now on if not.
+    fn settled(&mut self, key: &[u8], nonce: u64, settle: Duration) -> bool {
         match self.0.get_mut(key) {
-            Some((seen, since)) if *seen == nonce => since.elapsed() >= SETTLE,
+            Some((seen, since)) if *seen == nonce => since.elapsed() >= settle,
             Some(watched) => {
                 *watched = (nonce, Instant::now());
                 false
@@ -39,8 +39,8 @@ impl Watch {
         }
     }
     /// Forgets what has not been seen for so long that it is gone.
-    fn forget_old(&mut self, pause: Duration) {
-        self.0.retain(|_, (_, since)| since.elapsed() < 10 * (SETTLE + pause));
+    fn forget_old(&mut self, settle: Duration, pause: Duration) {
+        self.0.retain(|_, (_, since)| since.elapsed() < 10 * (settle + pause));
     }
 }
 
@@ -70,7 +70,7 @@ fn with_session(
     (empty, stale): &mut (Watch, Watch),
 ) -> Result<(), GatewayError> {
     let session = pool.session()?;
-    let store = Store::open(&session, &shared.names)?;
+    let store = Store::open(&session, &shared.names, shared.periods)?;
     let mut next = Instant::now() + shared.sweep_pause;
     while !shared.stopping() && shared.pools.current().0 == registration {
         let erased = session.block_on(async {
@@ -84,8 +84,8 @@ fn with_session(
             let swept = session
                 .block_on(async { Sweep { store: &store, shared, turn: Instant::now() }.all(empty, stale).await });
             ended(swept)?;
-            empty.forget_old(shared.sweep_pause);
-            stale.forget_old(shared.sweep_pause);
+            empty.forget_old(store.periods.settle, shared.sweep_pause);
+            stale.forget_old(store.periods.settle, shared.sweep_pause);
             shared.counters.sweeps.inc();
             next = Instant::now() + shared.sweep_pause;
         }
@@ -185,7 +185,7 @@ impl Sweep<'_> {
                 self.store.swap(key, Some(bytes), Some(&marked)).await?;
             }
             Some(nonce) => {
-                if empty.settled(key, nonce) && set.is_empty(self.store).await? {
+                if empty.settled(key, nonce, self.store.periods.settle) && set.is_empty(self.store).await? {
                     self.store.swap(key, Some(bytes), None).await?;
                     empty.0.remove(key);
                 }
@@ -231,7 +231,7 @@ impl Sweep<'_> {
 
     /// Z4: is there no record that names this generation, and will there never be?
     async fn is_orphan(&self, generation: Generation) -> Result<bool, Fail> {
-        if sorted::drawn_at(generation).saturating_add(ORPHAN_AGE_MS) > now_ms() {
+        if !self.store.periods.is_garbage(generation) {
             return Ok(false);
         }
         let Some(key) = self.store.ordered().get(&sorted::owner_key(generation)).await? else { return Ok(true) };
@@ -249,7 +249,10 @@ impl Sweep<'_> {
             let score = state.and_then(|bytes| Some(State::parse(&bytes).ok()?.score));
             Ok::<_, Fail>(score.is_some_and(|score| score.to_bits() == member.score.to_bits()))
         };
-        if says().await? || !stale.settled(&entry.key, u64::from_le_bytes(nonce)) || says().await? {
+        if says().await?
+            || !stale.settled(&entry.key, u64::from_le_bytes(nonce), self.store.periods.settle)
+            || says().await?
+        {
             return Ok(());
         }
         if self.store.ordered().remove_if(&entry.key, &nonce).await? == RemoveIf::Removed {
@@ -259,3 +262,6 @@ impl Sweep<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -152,7 +152,7 @@ impl Worker {
     fn serve(&mut self, registration: u64, pool: &farindex::Pool) -> Result<Left, GatewayError> {
         let shared = Arc::clone(&self.shared);
         let session = pool.session()?;
-        let store = Store::open(&session, &shared.names)?;
+        let store = Store::open(&session, &shared.names, shared.periods)?;
         session.block_on(self.turn(&store, &shared, registration))
     }
 

@@ -133,8 +133,8 @@ impl IndexHandle {
     fn exists_prefix(&self, completions: &Completions, future: &Bound<'_, PyAny>, keys: &Bound<'_, PyAny>) -> Started {
         let keys: Vec<_> = all(keys)?.into_iter().map(Bytes::into_vec).collect();
         let find = move |handle: Handle| async move {
-            let values = handle.get_many(keys).await?;
-            Ok(values.iter().position(Option::is_none).unwrap_or(values.len()))
+            let present = handle.contains_many(keys).await?;
+            Ok(present.iter().position(|present| !present).unwrap_or(present.len()))
         };
         self.start(completions, future, find, |py, length| Ok(length.into_pyobject(py)?.into_any()))
     }

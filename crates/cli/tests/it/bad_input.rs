@@ -345,7 +345,10 @@ fn entries_that_are_too_long() {
     let numbers: Vec<_> = rejects.lines().map(|line| line.split_once('\t').unwrap().0).collect();
     assert_eq!(numbers, ["1", "2", "3", "4"], "{rejects}");
     assert_eq!(run(&["get", pool, "demo", "fine"]).ok(), b"yes");
-    judge(&[(vec!["get", pool, "demo", &"k".repeat(65_537)], 5, "longer than the limit of 65536")]);
+    let long = "k".repeat(65_537);
+    judge(&[(vec!["put", pool, "demo", &long, "v"], 5, "longer than the limit of 65536")]);
+    // No such key can be there.
+    assert_eq!(run(&["get", pool, "demo", &long]).code, Some(1));
 }
 
 #[test]

@@ -196,22 +196,28 @@ impl Handle {
         self.inner.limits
     }
 
-    /// Returns the value of a key.
+    /// Returns the value of a key. A key that is longer than the index takes is absent.
     pub async fn get(&self, key: impl Into<Vec<u8>>) -> Result<Option<Vec<u8>>, Error> {
-        self.submit(request::get(self.owned(key)?)).await
+        let Ok(key) = self.owned(key) else { return Ok(None) };
+        self.submit(request::get(key)).await
     }
-    /// Returns whether a key is present.
+    /// Returns whether a key is present. A key that is longer than the index takes is absent.
     pub async fn contains(&self, key: impl Into<Vec<u8>>) -> Result<bool, Error> {
-        self.submit(request::contains(self.owned(key)?)).await
+        let Ok(key) = self.owned(key) else { return Ok(false) };
+        self.submit(request::contains(key)).await
     }
-    /// Returns the values of many keys, in their order, as [`PointIndex::get_many`](crate::PointIndex::get_many) does.
-    /// It counts as one operation of [`HandleBuilder::batch`].
+    /// Returns the values of many keys, in their order, as [`Index::get_many`](crate::Index::get_many) does. It counts as
+    /// one operation of [`HandleBuilder::batch`].
     pub async fn get_many<K: Into<Vec<u8>>>(
         &self,
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Vec<u8>>>, Error> {
-        let keys = keys.into_iter().map(|key| self.owned(key)).collect::<Result<_, _>>()?;
-        self.submit(request::get_many(keys)).await
+        self.submit(request::get_many(keys.into_iter().map(Into::into).collect())).await
+    }
+    /// Says for each of many keys, in their order, whether it is present, as
+    /// [`Index::contains_many`](crate::Index::contains_many) does. It counts as one operation of [`HandleBuilder::batch`].
+    pub async fn contains_many<K: Into<Vec<u8>>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<bool>, Error> {
+        self.submit(request::contains_many(keys.into_iter().map(Into::into).collect())).await
     }
     /// Adds a key that is absent.
     pub async fn insert(&self, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Result<Insert, Error> {

@@ -1,6 +1,7 @@
 //! What the queue of a handle holds.
 
 use crate::index::borrowed;
+use crate::lookup;
 use crate::{AnyIndex, Error, Insert, Remove, RemoveIf, Replace, Update, Upsert};
 use farindex_index::{IndexError, OrderedIndex, PointIndex, Value};
 use futures_channel::oneshot;
@@ -34,10 +35,20 @@ pub(super) fn contains(key: Vec<u8>) -> Asked<bool> {
     (Request::Lookup(Lookup { key, reply: Reply::Presence(reply) }), answer)
 }
 pub(super) fn get_many(keys: Vec<Vec<u8>>) -> Asked<Vec<Option<Vec<u8>>>> {
+    each(keys, |value| value.map(|value| value.to_vec()))
+}
+pub(super) fn contains_many(keys: Vec<Vec<u8>>) -> Asked<Vec<bool>> {
+    each(keys, |value| value.is_some())
+}
+/// What `answer` makes of the value of each key. Values of one batch are held at once.
+fn each<T: Send + 'static>(keys: Vec<Vec<u8>>, answer: fn(Option<Value>) -> T) -> Asked<Vec<T>> {
     operation(async move |index| {
-        let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-        let values = index.get_many(&keys).await?;
-        Ok(values.into_iter().map(|value| value.map(|value| value.to_vec())).collect())
+        let mut answers = Vec::with_capacity(keys.len());
+        for keys in keys.chunks(lookup::SHARED) {
+            let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+            answers.extend(lookup::get_many(index, &keys).await?.into_iter().map(answer));
+        }
+        Ok(answers)
     })
 }
 pub(super) fn insert(key: Vec<u8>, value: Vec<u8>) -> Asked<Insert> {

@@ -36,6 +36,47 @@ fn index_iterates_over_every_entry_of_every_kind_once() {
             assert_eq!(value.as_deref(), model.get(key).map(Vec::as_slice));
             assert_eq!(index.contains(key), Ok(model.contains_key(key)));
         }
+        assert_eq!(index.contains_many(&keys), Ok(keys.iter().map(|key| model.contains_key(key)).collect()));
+        // Until it breaks, which may be in the middle of a batch.
+        for stop in [0, 130, 499] {
+            let mut seen = Vec::new();
+            let broke = index.get_each(&keys, |at, value| {
+                seen.push((at, value.map(|value| value.to_vec())));
+                if at == stop { ControlFlow::Break(at) } else { ControlFlow::Continue(()) }
+            });
+            assert_eq!(broke, Ok(Some(stop)));
+            assert!(seen.into_iter().eq(keys.iter().map(|key| model.get(key).cloned()).enumerate().take(stop + 1)));
+        }
+    }
+}
+
+/// No client can have written such a key: lookups say that it is absent, and others of the same call are found.
+#[test]
+fn a_key_beyond_the_limit_is_absent_and_cannot_be_written() {
+    let session = session();
+    for (kind, coalesce) in KINDS.iter().flat_map(|kind| [(kind.name, false), (kind.name, true)]) {
+        let name = format!("{kind}-{coalesce}");
+        session.create_index(&name, IndexConfig::of_kind(kind).expect("a kind")).expect("an index");
+        let index = session.index(&name).coalesce(coalesce).open().expect("an index");
+        let long = vec![b'k'; index.limits().key + 1];
+        index.insert("a", "1").expect("an insert");
+        assert_eq!(index.get(&long), Ok(None));
+        assert_eq!(index.contains(&long), Ok(false));
+        let keys = [&long[..], b"a", &long, b"b"];
+        let values = index.get_many(keys).expect("values");
+        assert!(values.iter().map(Option::as_deref).eq([None, Some(&b"1"[..]), None, None]), "{name}");
+        assert_eq!(index.contains_many(&keys), Ok(vec![false, true, false, false]));
+        assert_eq!(index.contains_many(&[&long]), Ok(vec![false]));
+        for refused in [
+            index.insert(&long, "v").map(drop),
+            index.upsert(&long, "v").map(drop),
+            index.update(&long, "v").map(drop),
+            index.remove(&long).map(drop),
+            index.replace(&long, "v", "w").map(drop),
+            index.remove_if(&long, "v").map(drop),
+        ] {
+            assert!(matches!(refused, Err(Error::Index(IndexError::KeyTooLong { .. }))), "{name}: {refused:?}");
+        }
     }
 }
 

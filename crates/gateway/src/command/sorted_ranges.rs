@@ -8,7 +8,7 @@ use super::{Context, is};
 use crate::Fail;
 use crate::number::{integer, score};
 use crate::resp::{Args, Protocol};
-use crate::store::sorted::{Bounds, Member, Set};
+use crate::store::sorted::{Bounds, Member, PAGE, Set};
 use std::ops::Bound;
 
 /// The order in which members are read.
@@ -169,9 +169,10 @@ fn check(query: &Query<'_>) -> Result<(), Fail> {
 async fn read(cx: &Context<'_>, set: &Set, by: By, bounds: Bounds, most: usize) -> Result<Vec<Member>, Fail> {
     let (mut members, mut next, mut bytes) = (Vec::new(), Some(bounds), 0);
     while let Some(bounds) = next.take().filter(|_| members.len() < most) {
+        let wanted = most - members.len();
         let (page, following) = match by {
-            By::Index | By::Score => set.page_by_score(cx.store, &bounds).await?,
-            By::Name => set.page_by_name(cx.store, &bounds).await?,
+            By::Index | By::Score => set.page_by_score(cx.store, &bounds, wanted).await?,
+            By::Name => set.page_by_name(cx.store, &bounds, wanted).await?,
         };
         bytes += page.iter().map(|member| member.name.len() + 48).sum::<usize>();
         if bytes > cx.shared.limits.output {
@@ -253,8 +254,8 @@ async fn count(cx: &mut Context<'_>, key: &[u8], query: &Query<'_>) -> Result<()
         let mut next = bounds(&set, query)?;
         while let Some(bounds) = next.take() {
             let (page, following) = match query.by {
-                By::Score => set.page_by_score(cx.store, &bounds).await?,
-                By::Index | By::Name => set.page_by_name(cx.store, &bounds).await?,
+                By::Score => set.page_by_score(cx.store, &bounds, PAGE).await?,
+                By::Index | By::Name => set.page_by_name(cx.store, &bounds, PAGE).await?,
             };
             counted += page.len();
             next = following;
@@ -296,7 +297,7 @@ pub(crate) async fn zpopmin(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), 
     if let Some(set) = cx.store.set(args.at(1)).await? {
         let mut next = Some(set.score_bounds(Bound::Unbounded, Bound::Unbounded));
         while let Some(bounds) = next.take().filter(|_| popped.len() < wanted) {
-            let (page, following) = set.page_by_score(cx.store, &bounds).await?;
+            let (page, following) = set.page_by_score(cx.store, &bounds, wanted - popped.len()).await?;
             for member in page {
                 if popped.len() < wanted
                     && let Some(score) = set.remove(cx.store, &member.name).await?

@@ -4,7 +4,6 @@ use super::{Context, is};
 use crate::Fail;
 use crate::number::score;
 use crate::resp::Args;
-use crate::store::sorted::PATIENCE;
 
 /// What `ZADD` is told besides the members.
 #[derive(Default, Clone, Copy)]
@@ -78,7 +77,10 @@ pub(crate) async fn zadd(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Fai
     let mut set = None;
     for (given, member) in members {
         // The set is looked up again before the command's patience ends.
-        if set.as_ref().is_none_or(|(_, since): &(_, std::time::Instant)| since.elapsed() > PATIENCE / 4) {
+        if set
+            .as_ref()
+            .is_none_or(|(_, since): &(_, std::time::Instant)| since.elapsed() > cx.store.periods.patience / 4)
+        {
             set = cx.store.set_to_write(args.at(1), !options.only_present).await?;
         }
         let Some((set, since)) = &set else { break };

@@ -17,6 +17,7 @@ use crate::Fail;
 use crate::clock::yield_now;
 use farindex::{AnyIndex, Index, Insert, PointIndex, Remove, RemoveIf, Replace, Session, Value};
 use record::{HEADER, Kind, Record};
+use sorted::Periods;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -38,6 +39,8 @@ pub(crate) struct Store {
     /// Keys that scans have read ahead.
     ahead: RefCell<Vec<scan::Ahead>>,
     nonces: Cell<u64>,
+    /// What the rules of sorted sets wait for.
+    pub(crate) periods: Periods,
 }
 
 /// What becomes of a record.
@@ -68,7 +71,7 @@ fn random() -> u64 {
 
 impl Store {
     /// The two indexes, opened in one session.
-    pub(crate) fn new(hash: &Index, ordered: &Index) -> Self {
+    pub(crate) fn new(hash: &Index, ordered: &Index, periods: Periods) -> Self {
         Store {
             limits: hash.limits(),
             hash: hash.async_handle(),
@@ -80,10 +83,11 @@ impl Store {
             scratch: RefCell::default(),
             ahead: RefCell::default(),
             nonces: Cell::new(random()),
+            periods,
         }
     }
     /// Opens the indexes, and creates them if they are not there.
-    pub(crate) fn open(session: &Session, names: &crate::Names) -> Result<Self, farindex::Error> {
+    pub(crate) fn open(session: &Session, names: &crate::Names, periods: Periods) -> Result<Self, farindex::Error> {
         let hash = session.index(&names.index).open_or_create()?;
         let ordered = match session.index(&names.ordered).open() {
             Err(farindex::Error::Pool(farindex::PoolError::NoSuchIndex(_))) => {
@@ -94,7 +98,7 @@ impl Store {
         if !ordered.is_ordered() {
             return Err(farindex::Error::Index(farindex::IndexError::NotOrdered { kind: ordered.kind() }));
         }
-        Ok(Self::new(&hash, &ordered))
+        Ok(Self::new(&hash, &ordered, periods))
     }
 
     /// The longest value of a string.

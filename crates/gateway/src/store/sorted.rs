@@ -18,18 +18,23 @@
 //! * **Z2** Whenever a member entry says score `s`, a score entry of `s` and the member exists. It is written, with the
 //!   nonce, after the member entry's former state was read and before the member entry changes. It is removed (a) by the
 //!   client whose change took the member away from `s`, if it still has the nonce of that state; (b) by a sweep that has
-//!   seen the same nonce for [`SETTLE`], while the member had another score at the end. In case (a) a later state with
-//!   score `s` has written the entry with its own nonce after the change that (a) follows. In case (b) every change that
-//!   was under way when the nonce was written has ended or given up: a command gives up after [`PATIENCE`].
+//!   seen the same nonce for [`Periods::settle`], while the member had another score at the end. In case (a) a later state with
+//!   score `s` has written the entry with its own nonce after the change that (a) follows. In case (b) the change that the
+//!   nonce announced has ended, was given up ([`Periods::patience`]), or is *late*: an operation may wait for locks of
+//!   others. A command whose change is late writes the entry again, and does not acknowledge the change.
 //! * **Z3** A score entry whose member has another score, or none, says nothing. Readers skip it. Commands that lose a race
 //!   leave some, and crashes; sweeps remove them.
-//! * **Z4** A generation is named by one record, which is written within [`PATIENCE`] of drawing it, and never again after
-//!   it was once removed or replaced. Its owner entry is written before the record. So entries of a generation that is
-//!   older than [`ORPHAN_AGE_MS`], and that the record of its owner does not name, are garbage for ever.
-//! * **Z5** The record of an empty set is removed by a sweep only: it marks the record, waits for [`SETTLE`], sees that
+//! * **Z4** A generation is named by one record, which is written within that patience of drawing it (a late one is removed
+//!   again), and never again after it was once removed or replaced. Its owner entry is written before the record. So entries
+//!   of a generation that is older than [`Periods::orphan_age`], and that the record of its owner does not name, are garbage
+//!   for ever.
+//! * **Z5** The record of an empty set is removed by a sweep only: it marks the record, waits until it has settled, sees that
 //!   the set still is empty, and removes the record if it still has the mark. A command that adds a member first takes a
-//!   mark away, and gives up [`PATIENCE`] after it has read the record. So it adds no member to a set that is being
-//!   removed for its emptiness.
+//!   mark away, and gives up that patience after it has read the record; if its write is late, it is not acknowledged. So
+//!   no acknowledged member is added to a set that is being removed for its emptiness.
+//!
+//! A write is late if it has ended when [`Periods::settle`], less that patience, has passed since its command has read the
+//! record. A sweep needs the whole of that time from something that it has seen after that moment.
 
 use super::Store;
 use super::record::{self, Kind, Record, now_ms};
@@ -39,13 +44,43 @@ use farindex::{Entry, Insert, OrderedIndex, PointIndex, RemoveIf, Replace};
 use std::ops::Bound;
 use std::time::{Duration, Instant};
 
-/// How long a command may take from what it has read to what it writes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a sweep watches something before it removes it.
-pub(crate) const SETTLE: Duration = Duration::from_secs(30);
-const _: () = assert!(SETTLE.as_secs() >= 2 * PATIENCE.as_secs());
-/// A generation without a record is garbage at this age. The clocks of gateways differ by less.
-pub(crate) const ORPHAN_AGE_MS: u64 = 600_000;
+/// The times on which Z2, Z4 and Z5 rest. All gateways of a pool have the same ones. Tests have shorter ones, so that what
+/// happens at their ends is tested as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Periods {
+    /// How long a command may take from what it has read to what it writes.
+    pub(crate) patience: Duration,
+    /// How long a sweep watches something before it removes it: at least twice as long.
+    pub(crate) settle: Duration,
+    /// A generation without a record is garbage at this age. The clocks of gateways differ by less.
+    pub(crate) orphan_age: Duration,
+    /// Tests let commands wait up to so long between what they have read and what they write.
+    #[cfg(test)]
+    pub(crate) stall: Duration,
+    /// And that the write itself takes up to so long.
+    #[cfg(test)]
+    pub(crate) late: Duration,
+}
+
+impl Periods {
+    /// Those of every gateway.
+    pub(crate) const REAL: Periods = Periods {
+        patience: Duration::from_secs(10),
+        settle: Duration::from_secs(30),
+        orphan_age: Duration::from_secs(600),
+        #[cfg(test)]
+        stall: Duration::ZERO,
+        #[cfg(test)]
+        late: Duration::ZERO,
+    };
+    /// Has a generation that no record names become garbage?
+    pub(crate) fn is_garbage(&self, generation: Generation) -> bool {
+        u128::from(now_ms()) >= u128::from(drawn_at(generation)) + self.orphan_age.as_millis()
+    }
+}
+
+const _: () = assert!(Periods::REAL.settle.as_secs() >= 2 * Periods::REAL.patience.as_secs());
+const _: () = assert!(Periods::REAL.orphan_age.as_secs() > Periods::REAL.patience.as_secs());
 
 /// What the entries of one sorted set have in common.
 pub(crate) type Generation = [u8; 16];
@@ -53,8 +88,10 @@ pub(crate) type Generation = [u8; 16];
 const OWNER: u8 = b'k';
 const MEMBER: u8 = b'm';
 const SCORE: u8 = b's';
-/// Entries that one scan reads.
+/// Entries that one scan reads at most.
 pub(crate) const PAGE: usize = 256;
+/// And at least, although fewer members are wanted: some entries may say nothing.
+const SMALL_PAGE: usize = 16;
 
 /// A sorted set, as its record names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,12 +185,18 @@ impl Set {
             }
             let after = State { score: new, nonce: store.nonce() };
             store.ordered().upsert(&score_key(self.generation, new, member), &after.nonce.to_le_bytes()).await?;
-            patient(since)?;
+            store.patient(since)?;
             let changed = match &before {
                 None => store.ordered().insert(&at, &after.encode()).await? == Insert::Inserted,
                 Some(before) => store.ordered().replace(&at, before, &after.encode()).await? == Replace::Replaced,
             };
             if changed {
+                if store.is_late(since) {
+                    // Z2: the score entry may be gone. Under a nonce that no sweep has seen it stays.
+                    let again = store.nonce().to_le_bytes();
+                    store.ordered().upsert(&score_key(self.generation, new, member), &again).await?;
+                    return Err(store.late());
+                }
                 if let Some(state) = state {
                     self.remove_score(store, member, state).await?;
                 }
@@ -188,15 +231,15 @@ impl Set {
         Ok(())
     }
 
-    /// The members with scores within `bounds`, in order, from `from` on: at most a page; and where the next page
-    /// begins, if there may be one.
+    /// The first members with scores within `bounds`, in order: at most a page, and no larger one than `wanted` members
+    /// need; and where the next page begins, if there may be one.
     pub(crate) async fn page_by_score(
         &self,
         store: &Store,
         bounds: &Bounds,
+        wanted: usize,
     ) -> Result<(Vec<Member>, Option<Bounds>), Fail> {
-        let found = scan(store, bounds).await?;
-        let next = next_page(&found, bounds);
+        let (found, next) = scan(store, bounds, wanted).await?;
         let mut members = Vec::with_capacity(found.len());
         for entry in &found {
             members.push(Member::of_score_entry(&entry.key)?);
@@ -212,9 +255,9 @@ impl Set {
         &self,
         store: &Store,
         bounds: &Bounds,
+        wanted: usize,
     ) -> Result<(Vec<Member>, Option<Bounds>), Fail> {
-        let found = scan(store, bounds).await?;
-        let next = next_page(&found, bounds);
+        let (found, next) = scan(store, bounds, wanted).await?;
         let member = |entry: &Entry| {
             let name = entry.key.get(17..).unwrap_or_default().to_vec();
             Ok::<_, Fail>(Member { name, score: State::parse(&entry.value)?.score })
@@ -259,14 +302,14 @@ impl Set {
 /// Bounds of a scan of the ordered index.
 pub(crate) type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
-async fn scan(store: &Store, (from, to): &Bounds) -> Result<Vec<Entry>, Fail> {
+/// A page of entries, and the bounds of those behind it.
+async fn scan(store: &Store, (from, to): &Bounds, wanted: usize) -> Result<(Vec<Entry>, Option<Bounds>), Fail> {
+    let page = wanted.clamp(SMALL_PAGE, PAGE);
     let bounds = (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice));
-    Ok(store.ordered().scan(bounds, PAGE).await?)
-}
-
-fn next_page(found: &[Entry], bounds: &Bounds) -> Option<Bounds> {
-    let last = found.last().filter(|_| found.len() == PAGE)?;
-    Some((Bound::Excluded(last.key.to_vec()), bounds.1.clone()))
+    let found = store.ordered().scan(bounds, page).await?;
+    let next =
+        found.last().filter(|_| found.len() == page).map(|last| (Bound::Excluded(last.key.to_vec()), to.clone()));
+    Ok((found, next))
 }
 
 /// A member of a sorted set, as a range shows it.
@@ -311,16 +354,6 @@ impl State {
     }
 }
 
-/// Gives a command up that has taken too long (Z2, Z5).
-fn patient(since: Instant) -> Result<(), Fail> {
-    if since.elapsed() < PATIENCE {
-        return Ok(());
-    }
-    Err(Fail::text(
-        "the command took longer than 10 s and was given up: it had no effect on this member; send it again",
-    ))
-}
-
 pub(crate) fn key(generation: Generation, class: u8, rest: &[u8]) -> Vec<u8> {
     let mut key = Vec::with_capacity(17 + rest.len());
     key.extend_from_slice(&generation);
@@ -328,7 +361,7 @@ pub(crate) fn key(generation: Generation, class: u8, rest: &[u8]) -> Vec<u8> {
     key.extend_from_slice(rest);
     key
 }
-fn score_key(generation: Generation, score: f64, member: &[u8]) -> Vec<u8> {
+pub(crate) fn score_key(generation: Generation, score: f64, member: &[u8]) -> Vec<u8> {
     let mut key = Vec::with_capacity(25 + member.len());
     key.extend_from_slice(&generation);
     key.push(SCORE);
@@ -371,6 +404,39 @@ fn score_of(order: u64) -> f64 {
 }
 
 impl Store {
+    /// Gives a command up that has taken too long (Z2, Z4, Z5).
+    fn patient(&self, since: Instant) -> Result<(), Fail> {
+        #[cfg(test)]
+        self.stall(self.periods.stall);
+        let patience = self.periods.patience;
+        if since.elapsed() < patience {
+            #[cfg(test)]
+            self.stall(self.periods.late);
+            return Ok(());
+        }
+        Err(Fail::text(format!(
+            "the command took longer than {patience:?} and was given up: it had no effect on this member; send it again"
+        )))
+    }
+    /// Has what was just written been written so late that a sweep may have removed what it rests on (Z2, Z4, Z5)? An
+    /// operation of an index may wait for locks of others for two leases of the pool, which may be longer than any patience.
+    fn is_late(&self, since: Instant) -> bool {
+        since.elapsed() >= self.periods.settle.saturating_sub(self.periods.patience)
+    }
+    fn late(&self) -> Fail {
+        let most = self.periods.settle.saturating_sub(self.periods.patience);
+        Fail::text(format!(
+            "the command took longer than {most:?}, and may have taken effect or not: read the member before you send it again"
+        ))
+    }
+    /// Lets a test's command wait.
+    #[cfg(test)]
+    fn stall(&self, most: Duration) {
+        let most = most.as_micros() as u64;
+        if most > 0 {
+            std::thread::sleep(Duration::from_micros(self.nonce() % most));
+        }
+    }
     /// The sorted set under a key, for reading; `None` if the key is absent.
     pub(crate) async fn set(&self, key: &[u8]) -> Result<Option<Set>, Fail> {
         let Some(bytes) = self.raw(key).await? else { return Ok(None) };
@@ -383,7 +449,7 @@ impl Store {
     }
 
     /// The sorted set under a key, for adding members, with the moment from which on the command must be
-    /// [patient](PATIENCE). If the key is absent the set is created, or `None` is returned.
+    /// [patient](Periods::patience). If the key is absent the set is created, or `None` is returned.
     pub(crate) async fn set_to_write(&self, name: &[u8], create: bool) -> Result<Option<(Set, Instant)>, Fail> {
         loop {
             let since = Instant::now();
@@ -409,8 +475,14 @@ impl Store {
             }
             let set = Set::draw(self);
             self.ordered().upsert(&owner_key(set.generation), name).await?;
-            patient(since)?;
-            if self.swap(name, before.as_deref(), Some(&set.record(None))).await? {
+            self.patient(since)?;
+            let record = set.record(None);
+            if self.swap(name, before.as_deref(), Some(&record)).await? {
+                if self.is_late(since) {
+                    // Z4: its owner entry may be gone.
+                    self.swap(name, Some(&record), None).await?;
+                    return Err(self.late());
+                }
                 return Ok(Some((set, since)));
             }
             self.ordered().remove(&owner_key(set.generation)).await?;

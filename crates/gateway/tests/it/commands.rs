@@ -187,6 +187,38 @@ fn hashes() {
     assert_eq!(c.words("HLEN h"), 1.into());
 }
 
+/// Ranges that are a part of a page, a page, and more than one.
+#[test]
+fn ranges_of_sorted_sets_have_any_length() {
+    let (_gateway, mut c) = alone();
+    let name = |i: usize| format!("m{i:04}");
+    let mut command = vec!["ZADD".to_owned(), "z".to_owned()];
+    for i in (0..600).rev() {
+        command.extend([(i / 3).to_string(), name(i)]);
+    }
+    assert_eq!(c.call(&command), 600.into());
+    let names = |range: std::ops::Range<usize>| Value::Array(range.map(|i| name(i).as_str().into()).collect());
+    for offset in [0, 1, 15, 255, 300, 590] {
+        for count in [0, 1, 15, 16, 17, 255, 256, 257, 599, 1000] {
+            let (from, to) = (offset.min(600), (offset + count).min(600));
+            expect(&mut c, &format!("ZRANGEBYSCORE z -inf +inf LIMIT {offset} {count}"), names(from..to));
+            expect(&mut c, &format!("ZRANGEBYLEX z - + LIMIT {offset} {count}"), names(from..to));
+            let last = offset + count;
+            if count > 0 {
+                expect(&mut c, &format!("ZRANGE z {offset} {}", last - 1), names(from..to));
+            }
+        }
+    }
+    let mut popped = 0;
+    for count in [1, 16, 20, 256, 300, 100] {
+        let members = c.words(&format!("ZPOPMIN z {count}")).array();
+        let left = names(popped..(popped + count).min(600));
+        assert_eq!(Value::Array(members.into_iter().step_by(2).collect()), left, "{count} behind {popped}");
+        popped = (popped + count).min(600);
+    }
+    expect(&mut c, "EXISTS z", 0);
+}
+
 #[test]
 fn sorted_sets() {
     let (_gateway, mut c) = alone();

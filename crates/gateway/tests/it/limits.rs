@@ -30,7 +30,9 @@ fn a_pipeline_is_answered_in_order() {
         let (key, value) = (format!("key-{}", i % 50), i.to_string());
         bytes.extend(encode(&["SET", &key, &value]));
         bytes.extend(encode(&["GET", &key]));
+        bytes.extend(encode(&["EXISTS", "absent"]));
         bytes.extend(encode(&["GET", "absent"]));
+        bytes.extend(encode(&["exists", &key]));
         bytes.extend(encode(&["GET", &key]));
         bytes.extend(encode(&["INCR", "counter"]));
     }
@@ -38,7 +40,8 @@ fn a_pipeline_is_answered_in_order() {
     let sender = std::thread::spawn(move || writer.write_all(&bytes));
     for i in 0..3_000i64 {
         let value = i.to_string();
-        for wanted in [Value::from("+OK"), value.as_str().into(), ().into(), value.as_str().into(), (i + 1).into()] {
+        let value = Value::from(value.as_str());
+        for wanted in ["+OK".into(), value.clone(), 0.into(), ().into(), 1.into(), value, (i + 1).into()] {
             assert_eq!(c.reply(), Some(wanted), "command {i}");
         }
     }

@@ -12,8 +12,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 
-/// Look-ups that share a batch of verbs: as many as in the library, which divides longer lists too.
+/// Look-ups that share a batch of verbs, as many as in the library.
 const SHARED: usize = 128;
 
 /// Bytes of values, and one batch more, whose buffers are held until the interpreter has copies of them.
@@ -93,14 +94,7 @@ impl Index {
     fn contains_many(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Vec<bool>> {
         let keys = all(keys)?;
         let keys = slices(&keys);
-        self.run(py, |index| {
-            let mut present = Vec::with_capacity(keys.len());
-            look_up(index, &keys, |_, value| {
-                present.push(value.is_some());
-                Ok(Next::Key)
-            })?;
-            Ok(present)
-        })
+        self.run(py, |index| Ok(index.contains_many(&keys)?))
     }
 
     /// Returns how many of the first keys are present: the length of the longest prefix of `keys` that is in the index. The keys
@@ -218,24 +212,19 @@ enum Next {
     Nothing,
 }
 
-/// Looks keys up together, and calls `each` with the number and the value of each key, in their order. So many share a batch as in
-/// the library; their buffers are free again for the next ones, unless `each` keeps them.
+/// Looks keys up together, and calls `each` with the number and the value of each key, in their order, until it fails or needs no
+/// more.
 fn look_up(
     index: &farindex::Index,
     keys: &[&[u8]],
     mut each: impl FnMut(usize, Option<Value>) -> Result<Next, Failure>,
 ) -> Result<(), Failure> {
-    let reader = index.async_handle();
-    let mut at = 0;
-    for keys in keys.chunks(SHARED) {
-        for value in index.session().block_on(reader.get_many(keys))? {
-            if let Next::Nothing = each(at, value)? {
-                return Ok(());
-            }
-            at += 1;
-        }
-    }
-    Ok(())
+    let ended = index.get_each(keys, |at, value| match each(at, value) {
+        Ok(Next::Key) => ControlFlow::Continue(()),
+        Ok(Next::Nothing) => ControlFlow::Break(Ok(())),
+        Err(failure) => ControlFlow::Break(Err(failure)),
+    })?;
+    ended.unwrap_or(Ok(()))
 }
 
 /// Sets many values. Of several pairs with one key the last counts, as in a dict.

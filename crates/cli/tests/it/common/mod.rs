@@ -2,6 +2,8 @@
 
 #![allow(dead_code)]
 
+pub(crate) mod gateways;
+
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
