@@ -1,4 +1,4 @@
-"""Measures the package beside a Python dict and redis-py.
+"""Compares the package with a Python dict and redis-py.
 
     scripts/python --release && target/python/bin/pip install redis
     target/python/bin/python crates/python/examples/benchmark.py [--redis PORT] [--rounds 5]

@@ -135,7 +135,7 @@ def reports(pipe: Connection) -> list[tuple[int, int, int]]:
 def main() -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="kv-cache-") as folder:
         url = f"shm:{folder}/pool"
-        # Whoever starts the service creates the pool. It could end now: the workers need it no more than each other.
+        # This process, which starts the service, creates the pool. It could end now: the workers need it no more than each other.
         with farindex.Pool.create(url, node_bytes="256MiB", lease=1):
             processes = multiprocessing.get_context("spawn")
             started = time.perf_counter()
