@@ -36,10 +36,11 @@ def constants(type_):
 
 
 class Mutator:
-    """Numbers the mutants of several files; those in `unviable`, as (file, byte, what), are left out."""
+    """Numbers the mutants of several files. Those in `unviable`, as (file, byte, what), are left out of the text, and so are
+    those that are not `chosen`, by their numbers, where that is given."""
 
-    def __init__(self, switch, unviable):
-        self.switch, self.unviable, self.mutants = switch, unviable, []
+    def __init__(self, switch, unviable, chosen=None):
+        self.switch, self.unviable, self.chosen, self.mutants = switch, unviable, chosen, []
 
     def file(self, name, source):
         self.name, self.source = name, source
@@ -50,13 +51,14 @@ class Mutator:
 
     def new(self, node, what, text=None):
         """The switch of a new mutant, or None if it is known not to compile."""
-        skip = (self.name, node.start_byte, what) in self.unviable
+        number, skip = len(self.mutants), (self.name, node.start_byte, what) in self.unviable
         text = re.sub(r'\s+', ' ', text or self.text(node))[:140]
         self.mutants.append({
-            'id': len(self.mutants), 'file': self.name, 'line': node.start_point[0] + 1, 'byte': node.start_byte,
+            'id': number, 'file': self.name, 'line': node.start_point[0] + 1, 'byte': node.start_byte,
             'what': what, 'text': text, 'unviable': skip,
         })
-        return None if skip else f'{self.switch}::on({len(self.mutants) - 1})'
+        left_out = skip or (self.chosen is not None and number not in self.chosen)
+        return None if left_out else f'{self.switch}::on({number})'
 
     def children(self, node, replace=None, start=None):
         """The text from `start` to the node's end, with its children mutated: by `replace`, or as usual."""
@@ -140,7 +142,8 @@ class Mutator:
                 on = self.new(condition, 'guard -> true')
                 guard = f'({on} || ({guard}))' if on else f'({guard})'
             guards.append(guard)
-        return pattern + (' if ' + ' && '.join(guards) if guards else '') + self.children(node, start=whole.end_byte)
+        before = self.source[node.start_byte:whole.start_byte].decode()
+        return before + pattern + (' if ' + ' && '.join(guards) if guards else '') + self.children(node, start=whole.end_byte)
 
     def binary_expression(self, node):
         left, right = node.child_by_field_name('left'), node.child_by_field_name('right')
@@ -152,6 +155,8 @@ class Mutator:
             return f'(({a} {op} {b}) != {on})' if on else f'{a} {op} {b}'
         if op in MOVED:
             moved, negated = self.new(node, f'{op} -> {MOVED[op]}'), self.new(node, f'negate {op}')
+            if not moved and not negated:
+                return f'{a} {op} {b}'
             compared = f'(({a}) {op} ({b}))'
             if moved:
                 choice = f'if {moved} {{ l {MOVED[op]} r }} else {{ l {op} r }}'
@@ -165,5 +170,4 @@ class Mutator:
             on = self.new(node, f'{op} -> {OPERATORS[op]}')
             if on:
                 return f'({{ let (l, r) = (({a}), ({b})); if {on} {{ l {OPERATORS[op]} r }} else {{ l {op} r }} }})'
-            return f'({a}) {op} ({b})'
         return f'{a} {op} {b}'

@@ -1,19 +1,26 @@
 #!/usr/bin/env python3
-"""Mutation testing of SHARD and of the checker: docs/mutation.md says how and what came out.
+"""Mutation testing: docs/mutation.md says how and what came out.
 
     mutate.py build SUBJECT              generate all mutants, leave out what does not compile, build the tests
     mutate.py run SUBJECT [--files A,B] [--mutants N,M] [--again [--stages A,B]] [--seconds N]
                                          run them, file by file; --again: those that were missed, with more tests, or
                                          with these of them however often they were missed
     mutate.py table SUBJECT              counts, and a row for each mutant that was missed
+    mutate.py judge SUBJECT [--parts A,B] [--mutants N,M] [--seconds N]
+                                         run a sample of the mutants of each part with cases of `farindex check` alone
+    mutate.py verdicts SUBJECT           counts by part, and a row for each mutant of the sample that was missed
 
-SUBJECT is `shard` or `check`. Everything is under target/mutate; what was run is kept there, and not run twice.
+SUBJECT is one of SUBJECTS below; `judge` needs one that has parts. Everything is under target/mutate; what was run is
+kept there, and not run twice.
 """
 import argparse
 import collections
+import itertools
 import json
+import math
 import os
 import pathlib
+import random
 import re
 import resource
 import shutil
@@ -29,6 +36,8 @@ WORK = pathlib.Path(os.environ.get('MUTATE_WORK', ROOT / 'target' / 'mutate'))
 TARGET = pathlib.Path(os.environ.get('MUTATE_TARGET', WORK / 'target'))
 SHARD = 'crates/index/src/hash/shard/'
 
+ADVERSARY = ['build', '-p', 'farindex-testkit', '--features', 'marks', '--example', 'adversary']
+
 # A stage: (name, the target that is run as CRATE/TARGET, its arguments, its environment).
 CHECK_STAGES = [
     ('unit', 'check/farindex_check', ['-q'], {}),
@@ -37,6 +46,41 @@ CHECK_STAGES = [
     ('explain', 'check/it', ['-q', 'explain'], {}),
     ('rules', 'check/it', ['-q', 'rules', 'recorder'], {}),
 ]
+# What `farindex check` judges alone: the files of each part, and the commands whose cases are run in turn. A file belongs to
+# one part. Left out: planted faults, published variants, statistics, texts, models of cost, tests, and what only tools use.
+LEFT_OUT = {'faults', 'published', 'tests', 'stall', 'hotspot', 'decoders', 'check', 'hooks', 'sync', 'growth', 'load'}
+KINDS = ['shard', 'race', 'sephash', 'linear', 'cuckoo', 'sherman', 'chime', 'dex']
+PARTS = {
+    'race': (['index/src/hash/race'], ['race']),
+    'sephash': (['index/src/hash/sephash'], ['sephash']),
+    'extendible': (['index/src/extendible'], ['race', 'sephash']),
+    'linear': (['index/src/hash/linear'], ['linear']),
+    'cuckoo': (['index/src/hash/cuckoo'], ['cuckoo']),
+    'slotted': (['index/src/slotted'], ['linear', 'cuckoo']),
+    'sherman': (['index/src/tree/sherman'], ['sherman']),
+    'chime': (['index/src/tree/chime', 'index/src/tree/chime/leaf'], ['chime']),
+    'dex': (['index/src/tree/dex', 'index/src/tree/dex/wire', 'index/src/tree/path_cache'], ['dex', 'dex,write-back']),
+    'tree': (['index/src/tree'], ['sherman', 'chime', 'dex']),
+    'coalesce': (['index/src/coalesce'], [f'{kind},coalesce' for kind in KINDS]),
+    'shared': (['index/src/root_sync'] + [f'index/src/{name}.rs' for name in (
+        'backoff block handle join keyhash maintenance many recovery table_per_node value write').split()], KINDS),
+    'pool': (['pool/src/alloc', 'pool/src/client', 'pool/src/session'] + [f'pool/src/{name}.rs' for name in (
+        'client epoch intent intent_record lease lock reclaim retire_list session takeover').split()], KINDS),
+}
+# Mutants of each part that are drawn, cases that one of them is run with at most, and the seed of the draw.
+SAMPLE, CASES, DRAW = 48, 3000, 21
+# So many cases of each mutant are run first, whether they pass it or not: most mutants are detected by them.
+FEW = 60
+
+
+def protocol_files(places):
+    """The protocol files of a part: files, and all files that lie in folders."""
+    files = []
+    for place in (ROOT / 'crates' / place for place in places):
+        files += [place] if place.is_file() else sorted(place.glob('*.rs'))
+    return [str(file.relative_to(ROOT)) for file in files if file.stem not in LEFT_OUT]
+
+
 SUBJECTS = {
     'check': {
         'files': ['crates/check/src/' + name + '.rs' for name in (
@@ -54,10 +98,11 @@ SUBJECTS = {
             'crates/index/src/backoff.rs', 'crates/index/src/handle.rs', 'crates/pool/src/takeover.rs'],
         'crate': 'crates/fabric', 'switch': 'farindex_fabric::switch',
         'check': [['-p', 'farindex-index', '-p', 'farindex-pool']],
-        'build': [['build', '-p', 'farindex-testkit', '--features', 'marks', '--example', 'adversary'],
+        'build': [ADVERSARY,
                   ['test', '-p', 'farindex-index', '--no-run', '--lib', '--test', 'it'],
                   ['test', '-p', 'farindex-pool', '--no-run', '--test', 'it']],
-        # Of the adversary's cases those that pass the mutant: so many of them.
+        'commands': ['shard'],
+        # Of the cases of `farindex check` those that pass the mutant: so many of them.
         'stages': [('unit tests', 'index/farindex_index', ['-q', 'shard'], {}),
                    ('budgets', 'index/it', ['-q', 'budgets::'], {}),
                    ('80 cases', 'testkit/adversary', range(80), {}),
@@ -73,10 +118,21 @@ SUBJECTS = {
                   ('interleavings', 'index/it', ['-q', 'crash_recovery::interleavings'], {}),
                   ('crashes in the pool', 'pool/it', ['-q', 'crash_recovery::'], {})],
     },
+    'protocols': {
+        'files': [file for places, _ in PARTS.values() for file in protocol_files(places)],
+        'crate': 'crates/fabric', 'switch': 'farindex_fabric::switch',
+        'check': [['-p', 'farindex-testkit', '--features', 'marks']],
+        'build': [ADVERSARY],
+        'parts': PARTS,
+        # As the released program is.
+        'profile': {'CARGO_PROFILE_DEV_DEBUG_ASSERTIONS': 'false', 'CARGO_PROFILE_DEV_OVERFLOW_CHECKS': 'false'},
+    },
 }
 
 
 class Subject:
+    profile, parts = {}, {}
+
     def __init__(self, name):
         self.__dict__.update(SUBJECTS[name])
         self.name, self.dir, self.tree = name, WORK / name, WORK / name / 'tree'
@@ -103,7 +159,14 @@ def copy_tree(tree):
 
 
 def write(subject, unviable):
-    mutator = generate.Mutator(subject.switch, unviable)
+    """Writes all mutants into the tree; of a subject with parts only the samples, so that it is built soon, and runs fast."""
+    chosen = None
+    if subject.parts:
+        mutator = generate.Mutator(subject.switch, unviable)
+        for name in subject.files:
+            mutator.file(name, (ROOT / name).read_bytes())
+        chosen = {mutant['id'] for part in subject.parts for mutant in sample(mutator.mutants, part)}
+    mutator = generate.Mutator(subject.switch, unviable, chosen)
     for name in subject.files:
         (subject.tree / name).write_text(mutator.file(name, (ROOT / name).read_bytes()))
     root = subject.tree / subject.crate / 'src'
@@ -116,23 +179,30 @@ def write(subject, unviable):
     return mutator.mutants
 
 
-def cargo(tree, *arguments):
+def cargo(subject, *arguments):
     environment = {**os.environ, 'CARGO_TARGET_DIR': str(TARGET), 'RUSTFLAGS': '',
-                   'CARGO_PROFILE_DEV_OPT_LEVEL': '2', 'CARGO_PROFILE_TEST_OPT_LEVEL': '2'}
+                   'CARGO_PROFILE_DEV_OPT_LEVEL': '2', 'CARGO_PROFILE_TEST_OPT_LEVEL': '2', **subject.profile}
     command = ['cargo', *arguments, '--message-format=json']
-    done = subprocess.run(command, cwd=tree, capture_output=True, text=True, env=environment)
+    done = subprocess.run(command, cwd=subject.tree, capture_output=True, text=True, env=environment)
     messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{')]
     return done, messages
 
 
-def culprits(subject, messages):
-    """The mutants that a compiler's errors speak of: those in the place it shows, or else the nearest."""
+def culprits(subject, mutants, messages):
+    """The mutants that a compiler's errors speak of: the assignment to the variable that is moved otherwise; those in the
+    place that it shows; or else the nearest."""
     bad = set()
     for message in messages:
         if message.get('reason') != 'compiler-message' or message['message']['level'] != 'error':
             continue
+        moved = re.search(r'of moved value: `(\w+)`', message['message']['message'])
         for span in message['message']['spans']:
             if not span['is_primary'] or span['file_name'] not in subject.files:
+                continue
+            assigned = {mutant['id'] for mutant in mutants if moved and mutant['file'] == span['file_name']
+                        and mutant['what'] == 'delete statement' and mutant['text'].startswith(f'{moved[1]} = ')}
+            if assigned:
+                bad |= assigned
                 continue
             text = (subject.tree / span['file_name']).read_bytes()
             switches = [(found.start(), int(found.group(1))) for found in re.finditer(rb'::(?:on|not)\((\d+)', text)]
@@ -152,8 +222,8 @@ def build(subject):
         mutants = write(subject, unviable)
         bad = set()
         for arguments in subject.check:
-            done, messages = cargo(subject.tree, 'check', *arguments)
-            bad |= culprits(subject, messages)
+            done, messages = cargo(subject, 'check', *arguments)
+            bad |= culprits(subject, mutants, messages)
             if done.returncode and not bad:
                 sys.exit(done.stderr)
         if not bad:
@@ -163,7 +233,7 @@ def build(subject):
     subject.save('mutants', mutants)
     binaries = {}
     for arguments in subject.build:
-        done, messages = cargo(subject.tree, *arguments)
+        done, messages = cargo(subject, *arguments)
         if done.returncode:
             sys.exit(done.stderr)
         for message in messages:
@@ -193,17 +263,45 @@ def execute(binaries, stage, environment, cpu):
     return how, after.ru_utime - before.ru_utime, said
 
 
-def survey(subject, binaries):
-    """The adversary's cases that pass each mutant, and the processor seconds of one of them."""
-    known = subject.load('survey')
-    if not known:
-        how, seconds, said = execute(binaries, ('survey', 'testkit/adversary', ['survey'], {}), {}, 3600)
+def all_cases(commands, plain):
+    """The cases that these commands have in turn: seeds without and with crashes."""
+    names = [command + plain + crashes for command in commands for crashes in ('', ',crashes')]
+    return [f'{name}:{seed}' for seed in range(seeds_of(len(commands))) for name in names][:CASES]
+
+
+def cases(subject, binaries, commands, plain, number):
+    """Those of them that pass a mutant."""
+    def passes(case):
+        name, seed = case.split(':')
+        return survey(subject, binaries, commands, name)['passed'].get(number, 0) >> int(seed) & 1
+
+    return list(filter(passes, all_cases(commands, plain)))
+
+
+def seeds_of(commands):
+    """The seeds of each of so many commands, with and without crashes, that make all cases of a mutant."""
+    return math.ceil(CASES / 2 / commands)
+
+
+SURVEYS = {}
+
+
+def survey(subject, binaries, commands, name):
+    """Which seeds of one of these commands, with further flags, pass each mutant, and the processor seconds of one of them."""
+    if name in SURVEYS:
+        return SURVEYS[name]
+    known, seeds = subject.load('survey', {}), seeds_of(len(commands))
+    if known.get(name, {}).get('seeds', 0) < seeds:
+        how, seconds, said = execute(binaries, ('survey', 'testkit/adversary', ['survey', name, str(seeds)], {}), {}, 3600)
         if how != 'passed':
-            sys.exit(f'a case of the adversary {how} without any mutant')
-        cases = {line.split()[0]: line.split()[1:] for line in said.splitlines()}
-        known = {'seconds': seconds / 5520, 'cases': cases}
+            sys.exit(f'{name}: a case {how} without any mutant: {said[:3000]}')
+        print(name, seeds, 'seeds', round(seconds, 1), 's', flush=True)
+        passed = dict(line.split() for line in said.splitlines())
+        known[name] = {'seeds': seeds, 'seconds': seconds / seeds, 'steps': passed.pop('steps'), 'passed': passed}
         subject.save('survey', known)
-    return known
+    passed = {number: int(digits, 16) for number, digits in known[name]['passed'].items()}
+    SURVEYS[name] = {'seconds': known[name]['seconds'], 'passed': passed}
+    return SURVEYS[name]
 
 
 def reached(subject, binaries, stage):
@@ -225,10 +323,9 @@ def reached(subject, binaries, stage):
 def attempt(subject, binaries, stage, number):
     """How a stage ends with a mutant on, or None if it does not pass it."""
     if isinstance(stage[2], range):
-        known = survey(subject, binaries)
-        cases = known['cases'].get(number, [])[stage[2].start:stage[2].stop]
-        stage, usual = (*stage[:2], cases, stage[3]), known['seconds'] * len(cases)
-        passes = bool(cases)
+        drawn = cases(subject, binaries, subject.commands, '', number)[stage[2].start:stage[2].stop]
+        stage, passes = (*stage[:2], drawn, stage[3]), bool(drawn)
+        usual = sum(survey(subject, binaries, subject.commands, case.split(':')[0])['seconds'] for case in drawn)
     else:
         known = reached(subject, binaries, stage)
         usual, passes = known['seconds'], int(number) in known['mutants']
@@ -263,6 +360,101 @@ def run(subject, files, only, again, names, seconds):
     print(len(results), dict(collections.Counter(result['how'] for result in results.values())))
 
 
+def sample(mutants, part):
+    """A random sample of a part's mutants: of each file its share, in an order that is random again."""
+    files, of_files = protocol_files(PARTS[part][0]), collections.defaultdict(list)
+    for mutant in mutants:
+        if mutant['file'] in files:
+            of_files[mutant['file']].append(mutant)
+    total, drawn, taken = sum(map(len, of_files.values())), [], 0
+    rng = random.Random(f'{DRAW} {part}')
+    for _, of_file in sorted(of_files.items()):
+        # Rounded so that the shares sum up.
+        taken += len(of_file)
+        drawn += rng.sample(of_file, min(len(of_file), round(SAMPLE * taken / total) - len(drawn)))
+    rng.shuffle(drawn)
+    return drawn
+
+
+def judge(subject, parts, only, seconds):
+    """Runs the samples of these parts in turn, with plain seeds of `farindex check` and with those that draw features: all
+    mutants with the first cases, and then those that these miss with the others, as far as they pass the mutant."""
+    binaries, verdicts = subject.load('binaries'), subject.load('verdicts', {})
+    mutants = subject.load('mutants')
+    samples = {part: sample(mutants, part) for part in parts or PARTS}
+    places = [(drawn[place], part) for place in range(SAMPLE) for part, drawn in samples.items() if place < len(drawn)]
+    until = time.monotonic() + seconds
+    for first, (mutant, part), (mode, plain) in itertools.product(
+            (True, False), places, (('features', ''), ('plain', ',plain'))):
+        number, commands = str(mutant['id']), PARTS[part][1]
+        verdict = verdicts.get(f'{number} {mode}')
+        if mutant['unviable'] or (only and number not in only) or (verdict and (first or verdict['how'] != 'open')):
+            continue
+        if time.monotonic() > until:
+            break
+        found, passing = all_cases(commands, plain)[:FEW], True
+        if not first:
+            passing = cases(subject, binaries, commands, plain, number)
+            found = [case for case in passing if case not in found]
+        # Each case has a limit of its own; this one is for all.
+        stage = ('judge', 'testkit/adversary', found, {})
+        how, took, said = execute(binaries, stage, {'MUTANT': number}, 900)
+        took += verdict['seconds'] if verdict else 0
+        how = {'passed': 'open' if first else 'missed' if passing else 'not passed', 'failed': 'detected'}.get(how, how)
+        verdict = {'how': how, 'seconds': round(took, 2), 'said': said[:400]}
+        verdicts[f'{number} {mode}'] = verdict
+        subject.save('verdicts', verdicts)
+        print(part, number, mode, how, verdict['seconds'], verdict['said'][:90].strip(), flush=True)
+
+
+def interval(found, of):
+    """The range in which a share lies with a certainty of 95 % (Wilson), in percent."""
+    if not of:
+        return ''
+    share, z = found / of, 1.96
+    middle, width = share + z * z / (2 * of), z * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of))
+    return ' to '.join(f'{100 * (middle + sign * width) / (1 + z * z / of):.0f}' for sign in (-1, 1))
+
+
+def verdicts(subject):
+    """Prints the counts of each part, with the interval of the share that is detected with features, and the mutants that are
+    missed, or of which only the first cases were run."""
+    mutants, known = subject.load('mutants'), subject.load('verdicts', {})
+    rows, missed, sums = [], [], collections.Counter()
+    for part, (places, commands) in PARTS.items():
+        files, count = protocol_files(places), collections.Counter()
+        count['all'] = sum(mutant['file'] in files for mutant in mutants)
+        for mutant in sample(mutants, part):
+            count['sampled'] += 1
+            count['unviable'] += mutant['unviable']
+            results = {mode: known.get(f"{mutant['id']} {mode}") for mode in ('plain', 'features')}
+            if results['features'] and results['features']['how'] not in ('detected', 'timeout'):
+                missed.append((mutant, results['features']['how']))
+            if not all(results.values()):
+                count['not run'] += not mutant['unviable']
+                continue
+            count['run'] += 1
+            count['seconds'] += sum(result['seconds'] for result in results.values())
+            for mode, result in results.items():
+                count[mode] += result['how'] in ('detected', 'timeout')
+            how = results['features']['how']
+            count[how] += how in ('missed', 'not passed', 'open')
+        sums += count
+        rows.append((part, count))
+    print('| Part | Mutants | Sampled | Unviable | Detected plain | with features | Missed | Not passed | Open | Not run |'
+          ' Share, % | Seconds |')
+    print('|---' * 12 + '|')
+    columns = ('all', 'sampled', 'unviable', 'plain', 'features', 'missed', 'not passed', 'open', 'not run')
+    for part, count in [*rows, ('*all*', sums)]:
+        cells = [str(count[column]) for column in columns]
+        share = interval(count['features'], count['run'])
+        print('|', ' | '.join([part, *cells, share, f"{count['seconds']:.0f}"]), '|')
+    print('\n| Place | Code | Mutation | | Number |\n|---|---|---|---|---|')
+    for mutant, how in missed:
+        where = f"{mutant['file'].removeprefix('crates/').replace('/src', '')}:{mutant['line']}"
+        print(f"| {where} | `{cell(mutant['text'][:80])}` | {cell(mutant['what'])} | {how} | {mutant['id']} |")
+
+
 def cell(text):
     return text.replace('|', '\\|')
 
@@ -291,9 +483,10 @@ def table(subject):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('command', choices=['build', 'run', 'table'])
+    parser.add_argument('command', choices=['build', 'run', 'table', 'judge', 'verdicts'])
     parser.add_argument('subject', choices=sorted(SUBJECTS))
     parser.add_argument('--files', type=lambda names: names.split(','), default=[], help='only these, without .rs')
+    parser.add_argument('--parts', type=lambda names: names.split(','), default=[], help='judge only these')
     parser.add_argument('--mutants', type=lambda names: names.split(','), default=[], help='only these, by their numbers')
     parser.add_argument('--again', action='store_true', help='those that were missed, with more tests')
     parser.add_argument('--stages', type=lambda names: names.split(','), default=[], help='with --again: only these')
@@ -304,6 +497,10 @@ def main():
         build(subject)
     elif options.command == 'run':
         run(subject, options.files, options.mutants, options.again, options.stages, options.seconds)
+    elif options.command == 'judge':
+        judge(subject, options.parts, options.mutants, options.seconds)
+    elif options.command == 'verdicts':
+        verdicts(subject)
     else:
         table(subject)
 

@@ -2,12 +2,13 @@
 //! numbers that were passed.
 #![allow(missing_docs)]
 use std::io::Write;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 const UNREAD: u32 = u32::MAX;
 const NONE: u32 = u32::MAX - 1;
 static CHOSEN: AtomicU32 = AtomicU32::new(UNREAD);
-static REACHED: [AtomicBool; 8192] = [const { AtomicBool::new(false) }; 8192];
+static REACHED: [AtomicBool; 16384] = [const { AtomicBool::new(false) }; 16384];
 
 #[cold]
 fn read() -> u32 {
@@ -15,15 +16,19 @@ fn read() -> u32 {
     CHOSEN.store(chosen, Relaxed);
     if chosen != NONE {
         // The first panic decides; nobody has to wait for the other tests.
-        std::panic::set_hook(Box::new(|_| std::process::exit(101)));
+        std::panic::set_hook(Box::new(|panic| {
+            println!("{panic}");
+            std::process::exit(101)
+        }));
     }
     chosen
 }
 
 #[cold]
 fn reach(number: u32) {
+    static PATH: OnceLock<Option<String>> = OnceLock::new();
     let new = REACHED.get(number as usize).is_some_and(|reached| !reached.swap(true, Relaxed));
-    if let (true, Ok(path)) = (new, std::env::var("MUTANTS_REACHED")) {
+    if let (true, Some(path)) = (new, PATH.get_or_init(|| std::env::var("MUTANTS_REACHED").ok())) {
         let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
         let _ = file.and_then(|mut file| file.write_all(format!("{number}\n").as_bytes()));
     }

@@ -1,5 +1,6 @@
 //! One run: clients on a simulated cluster, and the report.
 
+use crate::budget::{Budget, Costs};
 use crate::index_under_test::{IndexUnderTest, NAME};
 use crate::stalling::Stalling;
 use crate::swarm::Features;
@@ -277,8 +278,13 @@ fn try_seed(
     };
     let setup = &setup;
     let mut rng = SimRng::new(seed, SETTINGS);
+    let usual = index_under_test.config();
     let index_under_test: Rc<dyn IndexUnderTest> = index_under_test.draw(&mut rng).into();
-    let index_config = if setup.smallest { index_under_test.smallest() } else { index_under_test.config() };
+    let index_config = match (setup.quiet, setup.smallest) {
+        (true, _) => usual,
+        (_, true) => index_under_test.smallest(),
+        _ => index_under_test.config(),
+    };
     let colliding_bits = index_under_test.colliding_bits(&mut rng);
     let mut workload = Workload::draw(&mut rng, setup, colliding_bits);
     if setup.twins {
@@ -286,6 +292,9 @@ fn try_seed(
     }
     if setup.churn {
         workload = workload.churning();
+    }
+    if setup.quiet {
+        workload = workload.quiet();
     }
     let workload = workload.shaped(index_under_test.shape(&mut rng));
     let nodes = if rng.chance(ODDS / 8) { 2 } else { 1 };
@@ -299,6 +308,7 @@ fn try_seed(
         format!("{index_config:?}{coalescing}; {described}; {nodes} nodes, freezes {freezing}/{freezing_for}");
     let tight = rng.chance(setup.tight);
     let swarm = rng.chance(setup.tearing).then(|| tearing(&mut rng));
+    let swarm = if setup.quiet { Some(Swarm::calm()) } else { swarm };
     let config = Config {
         nodes,
         swarm,
@@ -318,7 +328,7 @@ fn try_seed(
         report.settings += &format!(", {features}");
     }
     let sim = Rc::new(Sim::new(seed, config).map_err(|error| error.to_string())?);
-    if index_under_test.has_calls() || setup.smallest {
+    if index_under_test.has_calls() || setup.smallest || setup.quiet {
         sim.set_call_handler(farindex_index::call_table().into_handler());
         if rng.chance(ODDS / 2) {
             sim.set_late_calls();
@@ -344,6 +354,8 @@ fn try_seed(
         replaced: Cell::new(0),
         walks: Cell::new(0),
         blocked: Cell::new(0),
+        // Behind the lock table, writes report outcomes that they would not look for otherwise.
+        costs: Budget::of(index_config.kind()).filter(|_| setup.quiet && setup.coalescing.is_none()).map(Costs::new),
         stalling: Stalling::new(setup.has_crashes().then_some(lease)),
         reopening: if setup.joining { ODDS / 6 } else { 0 },
         batched: Cell::new(0),
@@ -372,6 +384,13 @@ fn try_seed(
     report.marks.insert("operations: walks".to_owned(), shared.walks.get());
     report.marks.insert("operations: walks that a crashed client's lock has blocked".to_owned(), shared.blocked.get());
     report.marks.insert("clients: stalled".to_owned(), shared.stalling.begun());
+    if let Some(costs) = &shared.costs {
+        let (operations, kept, most) = costs.counts();
+        report.marks.insert("budget: operations".to_owned(), operations);
+        report.marks.insert("budget: operations that keep to it".to_owned(), kept);
+        report.marks.insert(format!("budget: an operation of {most} round trips"), 1);
+        report.failures.extend(costs.judge());
+    }
     report.marks.extend(features.names().map(|name| (name, 1)));
     report.marks.retain(|_, count| *count > 0);
     // Coroutines that still wait hold their logs.

@@ -15,6 +15,7 @@
 //! | `cluster`, `worker` | the run, and the operations of its coroutines |
 //! | `walker` | walks over the whole index among the operations |
 //! | `lease_oracle` | judges every eviction |
+//! | [`budget`] | judges what operations cost where nothing interferes |
 //! | [`report`] | [`SeedReport`], and the sum over many seeds: [`Totals`] |
 //! | [`seeds`] | many seeds, on all cores |
 //! | [`shard`], [`race`], [`sephash`], [`linear`], [`cuckoo`] | the kinds under test, and their faults |
@@ -27,6 +28,7 @@
 pub mod alone;
 #[cfg(feature = "test-kinds")]
 pub mod blink;
+pub mod budget;
 pub mod chime;
 mod cluster;
 pub mod cuckoo;

@@ -66,6 +66,9 @@ pub struct Setup {
     pub walking: u32,
     /// Odds that a change expects a value.
     pub guarded: u32,
+    /// One client works alone, nothing is late or torn, and the index has its default settings: what operations cost is
+    /// judged by the [budget](crate::budget) of the kind.
+    pub quiet: bool,
     /// Each seed draws [features](crate::swarm::Feature) in addition.
     pub swarm: bool,
     /// Steps after which a run counts as a livelock.
@@ -91,6 +94,17 @@ impl Setup {
     #[must_use]
     pub fn with_evictions(self) -> Self {
         Setup { crash_leases: &[5], freezes: Some((ODDS / 256, 30)), ..self.with_crashes() }
+    }
+    /// Runs in which nothing interferes with an operation: see [`budget`](crate::budget).
+    #[must_use]
+    pub fn quiet(self) -> Self {
+        let one = (1, 1);
+        let (hot_keys, colliding_keys, cold_keys) = ((1, 5), (0, 0), (60, 160));
+        let setup = Setup { clients: one, coroutines: one, operations: (100, 300), nodes: Some(1), ..self };
+        let setup =
+            Setup { hot_keys, colliding_keys, cold_keys, overflowing: 0, node_len: 64 << 20, tight: 0, ..setup };
+        let setup = Setup { crashes: 0, crashes_at: None, stall: None, stalling: false, tearing: 0, ..setup };
+        Setup { freezes: Some((0, 12)), perturbing: Some(0), guarded: ODDS / 4, quiet: true, ..setup }
     }
     pub(crate) fn has_crashes(&self) -> bool {
         self.crashes > 0 || self.crashes_at.is_some()
@@ -128,6 +142,7 @@ impl Default for Setup {
             joining: false,
             walking: 0,
             guarded: 0,
+            quiet: false,
             swarm: false,
             max_steps: 3_000_000,
             max_time: Duration::from_secs(600),

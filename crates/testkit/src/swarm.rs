@@ -38,11 +38,13 @@ pub enum Feature {
     Freezing,
     /// Most changes expect the value that the client has read or written last, and some values are written again.
     Guarded,
+    /// Nothing interferes, and operations keep to their budgets. Alone: it replaces all other features.
+    Quiet,
 }
 
 impl Feature {
     /// Every feature, in the order in which they are drawn.
-    pub const ALL: [Feature; 14] = [
+    pub const ALL: [Feature; 15] = [
         Feature::Stalls,
         Feature::Twins,
         Feature::Many,
@@ -57,6 +59,7 @@ impl Feature {
         Feature::Walking,
         Feature::Freezing,
         Feature::Guarded,
+        Feature::Quiet,
     ];
 
     /// Switches it on.
@@ -79,6 +82,7 @@ impl Feature {
             Feature::Walking => setup.walking = ODDS / 24,
             Feature::Freezing => setup.freezes = Some((ODDS / 24, 21)),
             Feature::Guarded => setup.guarded = ODDS * 3 / 4,
+            Feature::Quiet => *setup = setup.clone().quiet(),
         }
     }
 }
@@ -91,18 +95,22 @@ const FEATURES: u64 = 3000;
 pub struct Features(Vec<Feature>);
 
 impl Features {
-    /// Draws the features of a seed, each with odds of one in three, and returns the setup with them.
+    /// Draws the features of a seed, each with odds of one in three, and returns the setup with them. One seed in 32 is quiet.
     pub(crate) fn draw(seed: u64, setup: &Setup) -> (Features, Setup) {
-        let mut setup = setup.clone();
+        let mut with_features = setup.clone();
         let mut on = Vec::new();
         for (number, feature) in Feature::ALL.into_iter().enumerate() {
             let mut rng = SimRng::new(seed, FEATURES + number as u64);
-            if rng.chance(ODDS / 3) {
-                feature.apply(&mut setup, &mut rng);
+            if feature == Feature::Quiet {
+                if rng.chance(ODDS / 32) {
+                    return (Features(vec![feature]), setup.clone().with(feature));
+                }
+            } else if rng.chance(ODDS / 3) {
+                feature.apply(&mut with_features, &mut rng);
                 on.push(feature);
             }
         }
-        (Features(on), setup)
+        (Features(on), with_features)
     }
     /// The names of those that are on, for marks.
     pub(crate) fn names(&self) -> impl Iterator<Item = String> + '_ {

@@ -1,10 +1,11 @@
 //! The operations of one coroutine: drawn, carried out, recorded.
 
+use crate::budget::Costs;
 use crate::index_under_test::IndexUnderTest;
 use crate::stalling::Stalling;
 use crate::workload::{Op, Workload};
 use farindex_check::{Call, ClientLog, Outcome, Recorder, Stamps};
-use farindex_fabric::{Endpoint, FabricError};
+use farindex_fabric::{Endpoint, FabricError, OpKind};
 use farindex_index::coalesce::{Coalescer, Fault};
 use farindex_index::{
     AnyIndex, IndexError, Insert, OrderedIndex, PointIndex, Remove, RemoveIf, Replace, Update, Upsert,
@@ -59,6 +60,8 @@ pub(crate) struct Shared {
     pub(crate) walks: Cell<u64>,
     /// Walks that found a crashed client's lock in their way.
     pub(crate) blocked: Cell<u64>,
+    /// What operations cost, in quiet runs.
+    pub(crate) costs: Option<Costs>,
     /// Clients that are stalled.
     pub(crate) stalling: Stalling,
     /// Odds that a client opens the index again before an operation.
@@ -121,7 +124,15 @@ impl Worker {
         let expected = self.last.get(key).cloned().unwrap_or_else(|| b"never written".to_vec());
         let values = (expected.as_slice(), value.as_slice());
         let ticket = self.log.invoke(call_of(op, key, values), self.shared.stamp(&self.endpoint));
-        match carry_out(&*self.index, op, key, values).await {
+        let before = self.shared.costs.as_ref().map(|_| self.endpoint.meter());
+        let result = carry_out(&*self.index, op, key, values).await;
+        // What the pool does beside the operation is not its cost, and the keys of the beginning warm the caches.
+        if let (Some(costs), Some(before), true) = (&self.shared.costs, before, self.session.is_some()) {
+            let kinds = OpKind::ALL.into_iter().filter(|kind| *kind != OpKind::Maintenance);
+            let now = self.endpoint.meter();
+            costs.add(op, kinds.map(|kind| now.of(kind).round_trips - before.of(kind).round_trips).sum());
+        }
+        match result {
             Ok(outcome) => {
                 self.remember(key, &value, op, &outcome);
                 self.log.complete(ticket, self.shared.stamp(&self.endpoint), outcome);

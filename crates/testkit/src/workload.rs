@@ -149,6 +149,13 @@ impl Workload {
         Workload { weights: [3, 6, 1, 1, 7], ..self }
     }
 
+    /// Keys anywhere, and values that one READ of the usual length covers. Removing a hot key again and again would fill its
+    /// place with what only growth removes.
+    #[must_use]
+    pub(crate) fn quiet(self) -> Self {
+        Workload { padding: 0, odds: (0, 0), ..self }
+    }
+
     /// Every key.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &Vec<u8>> {
         self.hot.iter().chain(&self.colliding).chain(&self.cold)

@@ -92,3 +92,13 @@ fn seeds_that_once_failed() {
         assert!(report.is_sound(), "{report}");
     }
 }
+
+/// One client alone keeps to the round trips that the pages of the protocols state.
+#[test]
+fn every_kind_keeps_to_its_budget_where_nothing_interferes() {
+    for test_run in test_runs().iter().filter(|test_run| test_run.variant == SHIPPED && !test_run.coalesces()) {
+        let totals = test_run.explore(sampled_seeds(0..30), &Setup::default().quiet(), |_| ControlFlow::Continue(()));
+        println!("{}: {totals}", test_run.kind);
+        totals.assert_sound();
+    }
+}
