@@ -8,7 +8,7 @@ use crate::{progress, signals};
 use clap::builder::PossibleValuesParser;
 use farindex::IndexConfig;
 use farindex_check::{Limits, check};
-use farindex_testkit::test_runs::SHIPPED;
+use farindex_testkit::test_runs::{PUBLISHED, SHIPPED};
 use farindex_testkit::{SeedReport, Setup, Size, TestRun, Totals, parse_seeds, test_run};
 use serde_json::json;
 use std::ops::{ControlFlow, Range};
@@ -83,7 +83,7 @@ impl Args {
         }
         // Features draw sizes of their own, and published variants are detected by setups of their own.
         let sized = self.clients.or(self.ops).or(self.keys).is_some();
-        setup.swarm = !self.plain && !sized && self.variant == SHIPPED;
+        setup.swarm = !self.plain && !sized && self.variant != PUBLISHED;
         setup.stalling = self.stall;
         Size { clients: self.clients, operations: self.ops, keys: self.keys }.apply(&mut setup);
         setup

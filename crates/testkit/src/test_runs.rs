@@ -16,6 +16,8 @@ use std::sync::Arc;
 
 /// The variant that is shipped, which must pass. Published variants are there to be detected.
 pub const SHIPPED: &str = "repaired";
+/// The variants that do what the published prototypes do, and are wrong.
+pub const PUBLISHED: &str = "published";
 
 /// One kind of index in one variant.
 #[derive(Clone)]
@@ -75,9 +77,9 @@ pub fn test_runs() -> Vec<TestRun> {
     // The published removal of SHARD takes keys that are inserted and removed all the time in a table that does not
     // grow.
     let shard = Arc::new(ShardUnderTest::still(Variant::Published));
-    test_runs.push(TestRun::new("published", insert_remove_churn(), shard));
-    test_runs.push(TestRun::new("published", Setup::default(), Arc::new(RaceUnderTest::published())));
-    test_runs.push(TestRun::new("published", crate::sherman::torn(), Arc::new(ShermanUnderTest::published())));
+    test_runs.push(TestRun::new(PUBLISHED, insert_remove_churn(), shard));
+    test_runs.push(TestRun::new(PUBLISHED, Setup::default(), Arc::new(RaceUnderTest::published())));
+    test_runs.push(TestRun::new(PUBLISHED, crate::sherman::torn(), Arc::new(ShermanUnderTest::published())));
     test_runs
 }
 
