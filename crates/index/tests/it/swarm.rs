@@ -72,3 +72,12 @@ fn audit_among_others_finds_the_parent_of_a_new_segment() {
     let report = run.run_seed(17766, &run.setup.clone().with_crashes().with_swarm());
     assert!(report.is_sound(), "{report}");
 }
+
+/// See docs/bugs/156: two compute nodes took a partition from each other, and an operation that found the gate closed each time
+/// gave up after two leases.
+#[test]
+fn operation_waits_while_its_partition_goes_back_and_forth() {
+    let run = test_run("dex", "write-back", false).expect("a kind");
+    let report = run.run_seed(723, &run.setup.clone().with_crashes().with_swarm());
+    assert!(report.is_sound(), "{report}");
+}

@@ -69,6 +69,7 @@ impl Puts for Dex {
                 Gate::Inside(inside) => inside,
                 Gate::Foreign => {
                     turn = None;
+                    closed_since = None;
                     cold(self.acquire(key)).await?;
                     // What it has got is kept for it for a moment only.
                     backoff = Backoff::default();
@@ -125,7 +126,7 @@ impl Puts for Dex {
 }
 
 impl Dex {
-    /// Fails if nothing could begin for two leases.
+    /// Fails if the gate has been closed for two leases without a break: `since` is when it was first found closed.
     pub(super) fn check_closed(&self, since: &mut Option<std::time::Duration>) -> Result<(), IndexError> {
         let now = self.session.endpoint().now();
         let waited = now.saturating_sub(*since.get_or_insert(now));

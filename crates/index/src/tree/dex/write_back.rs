@@ -401,7 +401,10 @@ impl Dex {
         loop {
             match self.enter(key) {
                 Gate::Inside(inside) => return Ok(inside),
-                Gate::Foreign => cold(self.acquire(key)).await?,
+                Gate::Foreign => {
+                    since = None;
+                    cold(self.acquire(key)).await?;
+                }
                 Gate::Expired => {
                     self.session.client().tick(self.session.endpoint()).await?;
                     self.check_closed(&mut since)?;
