@@ -19,7 +19,7 @@
 //! 2. without losses the verdict is that of [`check`](crate::check()).
 
 use crate::check::{Limits, Report, Verdict, check};
-use crate::history::History;
+use crate::history::{History, Operation, Outcome};
 use crate::key_op::{Effect, Guard, KeyOp};
 use crate::map::MapModel;
 use crate::model::{Entry, Model};
@@ -123,7 +123,13 @@ fn fallbacks(history: &History, entries: &[Entry<KeyOp>], loss: &Loss) -> Option
     let writes = |entry: &&Entry<KeyOp>| entry.op.effect != Effect::Keep;
     let own = |entry: &Entry<KeyOp>| operations.get(entry.source).is_some_and(|of| of.client == loss.client);
     entries.iter().filter(writes).find(|entry| own(entry))?;
-    let completed = operations.iter().filter(|of| of.client == loss.client && of.response.is_some());
+    // A scan of nothing needs no memory node: it may also end after the client has lost its lease, and says nothing of when.
+    let of_nothing = |of: &Operation| {
+        of.response
+            .as_ref()
+            .is_some_and(|response| matches!(&response.outcome, Outcome::Pairs(pairs) if pairs.is_empty()))
+    };
+    let completed = operations.iter().filter(|of| of.client == loss.client && of.response.is_some() && !of_nothing(of));
     let from = completed.map(|of| of.invoked).max()?;
     let oldest = from.saturating_sub(loss.window);
     // A state that was certainly replaced before the window is none of it.
@@ -151,7 +157,8 @@ fn fallbacks(history: &History, entries: &[Entry<KeyOp>], loss: &Loss) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::{Call, Operation, Outcome, Response};
+    use crate::history::{Call, Response};
+    use std::ops::Bound;
 
     fn put(client: u64, value: u8, (invoked, at): (u64, u64)) -> Operation {
         let call = Call::Upsert { key: b"k".to_vec(), value: vec![value] };
@@ -183,6 +190,16 @@ mod tests {
         }
         assert_eq!(verdict(&then(Some(2)), &[]), Verdict::Violation);
         assert_eq!(verdict(&then(Some(2)), &[Loss { client: 2, window: 40 }]), Verdict::Violation);
+    }
+
+    #[test]
+    fn a_scan_of_nothing_does_not_say_that_its_client_was_there() {
+        let call = Call::Scan { from: Bound::Unbounded, to: Bound::Unbounded, limit: Some(0) };
+        let response = Some(Response { at: 91, outcome: Outcome::Pairs(Vec::new()) });
+        let scan = Operation { client: 1, call, invoked: 90, response };
+        let history = [put(1, 1, (10, 11)), put(1, 2, (20, 21)), get(2, Some(1), (50, 51)), scan];
+        assert_eq!(verdict(&history, &[Loss { client: 1, window: 15 }]), Verdict::Ok);
+        assert_eq!(verdict(&history, &[]), Verdict::Violation);
     }
 
     #[test]

@@ -83,6 +83,14 @@ fn seeds_of_the_swarm_that_once_failed() {
     }
 }
 
+/// The judge took a scan of nothing for a sign that its client was still there (docs/bugs/157).
+#[test]
+fn a_client_that_was_evicted_may_lose_writes_although_it_scans_nothing_later() {
+    let test_run = test_run("dex", "write-back", false).expect("a test run");
+    let report = test_run.run_seed(2767, &test_run.setup.clone().with_crashes().with_swarm());
+    assert!(report.is_sound(), "{report}");
+}
+
 #[test]
 fn seeds_that_once_failed() {
     // docs/bugs/108
