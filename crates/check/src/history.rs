@@ -108,6 +108,17 @@ impl Call {
         }
     }
 
+    /// Is it a scan whose limit is 0, or between whose bounds no key lies? A store can answer that without looking.
+    pub(crate) fn asks_for_nothing(&self) -> bool {
+        let Call::Scan { from, to, limit } = self else { return false };
+        let no_key_between = match (from, to) {
+            (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
+            (Bound::Included(from), Bound::Included(to)) => from > to,
+            (Bound::Included(from) | Bound::Excluded(from), Bound::Included(to) | Bound::Excluded(to)) => from >= to,
+        };
+        *limit == Some(0) || no_key_between
+    }
+
     /// The value that it stores, if it stores one.
     pub fn value(&self) -> Option<&[u8]> {
         match self {

@@ -19,7 +19,7 @@
 //! 2. without losses the verdict is that of [`check`](crate::check()).
 
 use crate::check::{Limits, Report, Verdict, check};
-use crate::history::{History, Operation, Outcome};
+use crate::history::History;
 use crate::key_op::{Effect, Guard, KeyOp};
 use crate::map::MapModel;
 use crate::model::{Entry, Model};
@@ -123,13 +123,9 @@ fn fallbacks(history: &History, entries: &[Entry<KeyOp>], loss: &Loss) -> Option
     let writes = |entry: &&Entry<KeyOp>| entry.op.effect != Effect::Keep;
     let own = |entry: &Entry<KeyOp>| operations.get(entry.source).is_some_and(|of| of.client == loss.client);
     entries.iter().filter(writes).find(|entry| own(entry))?;
-    // A scan of nothing needs no memory node: it may also end after the client has lost its lease, and says nothing of when.
-    let of_nothing = |of: &Operation| {
-        of.response
-            .as_ref()
-            .is_some_and(|response| matches!(&response.outcome, Outcome::Pairs(pairs) if pairs.is_empty()))
-    };
-    let completed = operations.iter().filter(|of| of.client == loss.client && of.response.is_some() && !of_nothing(of));
+    // What asks for nothing needs no memory node, and may also end after the client has lost its lease.
+    let completed =
+        operations.iter().filter(|of| of.client == loss.client && of.response.is_some() && !of.call.asks_for_nothing());
     let from = completed.map(|of| of.invoked).max()?;
     let oldest = from.saturating_sub(loss.window);
     // A state that was certainly replaced before the window is none of it.
@@ -157,7 +153,7 @@ fn fallbacks(history: &History, entries: &[Entry<KeyOp>], loss: &Loss) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::{Call, Response};
+    use crate::history::{Call, Operation, Outcome, Response};
     use std::ops::Bound;
 
     fn put(client: u64, value: u8, (invoked, at): (u64, u64)) -> Operation {
@@ -194,12 +190,23 @@ mod tests {
 
     #[test]
     fn a_scan_of_nothing_does_not_say_that_its_client_was_there() {
-        let call = Call::Scan { from: Bound::Unbounded, to: Bound::Unbounded, limit: Some(0) };
-        let response = Some(Response { at: 91, outcome: Outcome::Pairs(Vec::new()) });
-        let scan = Operation { client: 1, call, invoked: 90, response };
-        let history = [put(1, 1, (10, 11)), put(1, 2, (20, 21)), get(2, Some(1), (50, 51)), scan];
-        assert_eq!(verdict(&history, &[Loss { client: 1, window: 15 }]), Verdict::Ok);
-        assert_eq!(verdict(&history, &[]), Verdict::Violation);
+        let bound = |key: &str| Bound::Excluded(key.as_bytes().to_vec());
+        let everything = (Bound::Unbounded, Bound::Unbounded);
+        for ((from, to), limit, expected) in [
+            (everything.clone(), Some(0), Verdict::Ok),
+            ((bound("b"), bound("a")), None, Verdict::Ok),
+            ((bound("a"), bound("a")), None, Verdict::Ok),
+            // It has found nothing, but it has looked.
+            ((bound("a"), bound("b")), None, Verdict::Violation),
+            ((bound("l"), Bound::Unbounded), None, Verdict::Violation),
+        ] {
+            let call = Call::Scan { from, to, limit };
+            let response = Some(Response { at: 91, outcome: Outcome::Pairs(Vec::new()) });
+            let scan = Operation { client: 1, call, invoked: 90, response };
+            let history = [put(1, 1, (10, 11)), put(1, 2, (20, 21)), get(2, Some(1), (50, 51)), scan.clone()];
+            assert_eq!(verdict(&history, &[Loss { client: 1, window: 15 }]), expected, "{scan:?}");
+            assert_eq!(verdict(&history, &[]), Verdict::Violation);
+        }
     }
 
     #[test]

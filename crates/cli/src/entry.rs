@@ -8,7 +8,7 @@ use crate::load::engine::{Action, Counts, Course, Each, Reading, Source};
 use crate::output::{Json, note, print, print_bytes};
 use crate::signals;
 use clap::ValueEnum;
-use farindex::{Index, IndexError, Insert, Remove, Update, Upsert};
+use farindex::{Insert, Remove, Update, Upsert};
 use serde_json::{Map, Value};
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Read};
@@ -174,21 +174,13 @@ fn report(key: &Key, bytes: &[u8], what: &str, yes: bool) -> Result<u8, Failure>
     Ok(found(yes))
 }
 
-/// Opens the index for a lookup. A key that is too long is a mistake here: in the library it is absent, as no client can have
-/// written it.
-fn open_for(key: &Key, bytes: &[u8]) -> Result<Index, Failure> {
-    let index = key.name.open()?;
-    let (len, max) = (bytes.len(), index.limits().key);
-    if len > max { Err(farindex::Error::from(IndexError::KeyTooLong { len, max }).into()) } else { Ok(index) }
-}
-
 pub(crate) fn get(Get { keys }: &Get) -> Result<u8, Failure> {
     if let Some(path) = &keys.keys_from {
         return get_many(keys, path);
     }
     let key = &keys.one()?;
     let bytes = key.key()?;
-    let value = open_for(key, &bytes)?.get(&bytes)?;
+    let value = key.name.open()?.get(&bytes)?;
     if key.json.wanted() {
         key.json.write(&object(&bytes, ("found", value.is_some()), value.as_deref()))?;
     }
@@ -302,6 +294,6 @@ fn del_many(keys: &OneOrMany, path: &Path) -> Result<u8, Failure> {
 
 pub(crate) fn exists(Exists { key }: &Exists) -> Result<u8, Failure> {
     let bytes = key.key()?;
-    let present = open_for(key, &bytes)?.contains(&bytes)?;
+    let present = key.name.open()?.get(&bytes)?.is_some();
     report(key, &bytes, "found", present)
 }

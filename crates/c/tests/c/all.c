@@ -187,15 +187,6 @@ static void mistakes(farindex_pool *pool, farindex_session *session, farindex_in
     CHECK(farindex_put(index, huge, 17 << 20, NULL, 0) == FARINDEX_ERROR_KEY_TOO_LONG);
     CHECK(farindex_put(index, text("a"), 1, huge, 17 << 20) == FARINDEX_ERROR_VALUE_TOO_LONG);
     CHECK(strstr(farindex_error_message(), "limit"));
-    /* No such key can be there, and it does not keep others from being found. */
-    CHECK(farindex_get(index, huge, 17 << 20, NULL, 0, &length) == FARINDEX_ABSENT);
-    farindex_bytes some[2] = {{huge, 17 << 20}, bytes("found")};
-    uint8_t records[2];
-    int64_t found[2];
-    OK(farindex_put(index, some[1].data, some[1].len, text("x"), 1));
-    OK(farindex_get_many(index, some, 2, records, 1, found));
-    CHECK(found[0] == -1 && found[1] == 1);
-    OK(farindex_remove(index, some[1].data, some[1].len));
     free(huge);
 }
 
