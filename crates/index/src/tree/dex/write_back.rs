@@ -362,6 +362,7 @@ impl Dex {
                     backoff.wait(&self.session).await;
                     continue;
                 };
+                since = None;
                 let pin = self.session.pin(self.tree().maintenance())?;
                 drop(self.clean(pin.span(), &[at], (turn, active)).await?);
             }
