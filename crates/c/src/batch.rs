@@ -3,15 +3,10 @@
 use crate::index::farindex_index;
 use crate::raw::{self, farindex_bytes};
 use crate::status::{Failure, Status, farindex_status, guard};
-use farindex::{Index, IndexError, PointIndex, Remove};
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
+use farindex::{PointIndex, Remove};
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::ops::ControlFlow;
-
-/// Writes of one call that are in flight at once.
-const IN_FLIGHT: usize = 128;
 
 /// # Safety
 ///
@@ -89,7 +84,7 @@ pub unsafe extern "C" fn farindex_put_many(
         // Writes in flight together have no order, so there is one for each key.
         let pairs: HashMap<&[u8], &[u8]> = keys.into_iter().zip(values).collect();
         let writer = index.async_handle();
-        run_all(index, pairs.into_iter().map(|(key, value)| writer.upsert(key, value)), |_| ())?;
+        index.session().run_all(pairs.into_iter().map(|(key, value)| writer.upsert(key, value)), |_| ())?;
         Ok(Status::FARINDEX_OK)
     })
 }
@@ -110,7 +105,7 @@ pub unsafe extern "C" fn farindex_remove_many(
         // SAFETY: what the header asks of the caller.
         let (index, keys) = unsafe { (farindex_index::of(index)?, all(keys, count)?) };
         let (remover, mut present) = (index.async_handle(), 0);
-        let done = run_all(index, keys.into_iter().map(|key| remover.remove(key)), |outcome| {
+        let done = index.session().run_all(keys.into_iter().map(|key| remover.remove(key)), |outcome| {
             present += usize::from(outcome == Remove::Removed);
         });
         if !removed.is_null() {
@@ -149,29 +144,4 @@ pub unsafe extern "C" fn farindex_exists_prefix(
         }
         Ok(Status::FARINDEX_OK)
     })
-}
-
-/// Runs operations, so many at once. After an error no further one is started, and those in flight run to their end: an operation
-/// that is cut off may leave a lock behind.
-fn run_all<T>(
-    index: &Index,
-    mut operations: impl Iterator<Item = impl Future<Output = Result<T, IndexError>>>,
-    mut each: impl FnMut(T),
-) -> Result<(), Failure> {
-    let run = async {
-        let mut running = FuturesUnordered::new();
-        let mut failed = None;
-        loop {
-            while failed.is_none() && running.len() < IN_FLIGHT {
-                let Some(operation) = operations.next() else { break };
-                running.push(operation);
-            }
-            match running.next().await {
-                Some(Ok(outcome)) => each(outcome),
-                Some(Err(error)) => failed = failed.or(Some(error)),
-                None => return failed.map_or(Ok(()), |error| Err(error.into())),
-            }
-        }
-    };
-    index.session().block_on(run)
 }

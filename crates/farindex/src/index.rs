@@ -1,6 +1,5 @@
 //! An index as its users see it.
 
-use crate::lookup;
 use crate::session::Session;
 use crate::walk::{Iter, Range, Walk};
 use crate::{Error, Handle, Insert, Remove, RemoveIf, Replace, Update, Upsert};
@@ -10,6 +9,9 @@ use farindex_index::{AnyIndex, Entry, IndexAudit, KeyBounds, Limits, OrderedInde
 use farindex_pool::audit::Audit;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::rc::Rc;
+
+/// Lookups that share batches of verbs: `get_many` of an index divides longer lists into parts of as many.
+pub(crate) const SHARED: usize = 128;
 
 /// An open index. The methods block until the operation is done; [`async_handle`](Self::async_handle) has the same
 /// operations as futures, many of which may be in flight.
@@ -31,16 +33,16 @@ impl Index {
         Index { index: Rc::new(index), name: name.into(), session }
     }
 
-    /// Returns the value of a key. A key that is longer than the index takes is absent.
+    /// Returns the value of a key.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>, Error> {
-        Ok(self.session.block_on(lookup::get(&self.index, key.as_ref()))?)
+        Ok(self.session.block_on(self.index.get(key.as_ref()))?)
     }
     /// Returns the values of many keys, in their order. All lookups are in flight together, and share batches; each is
     /// linearizable on its own. The buffers of all values are held at once: see [`get_each`](Self::get_each).
     pub fn get_many<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<Option<Value>>, Error> {
         let keys: Vec<K> = keys.into_iter().collect();
         let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
-        Ok(self.session.block_on(lookup::get_many(&self.index, &keys))?)
+        Ok(self.session.block_on(self.index.get_many(&keys))?)
     }
     /// Looks many keys up as [`get_many`](Self::get_many) does, and calls `each` with the position and the value of each
     /// key, in their order, until it breaks; returns what it broke with. Only the values of as many keys as share a batch
@@ -66,9 +68,9 @@ impl Index {
         mut each: impl FnMut(usize, Option<Value>) -> ControlFlow<B>,
     ) -> Result<Option<B>, Error> {
         let mut at = 0;
-        for keys in keys.chunks(lookup::SHARED) {
+        for keys in keys.chunks(SHARED) {
             let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
-            for value in self.session.block_on(lookup::get_many(&self.index, &keys))? {
+            for value in self.session.block_on(self.index.get_many(&keys))? {
                 if let ControlFlow::Break(why) = each(at, value) {
                     return Ok(Some(why));
                 }
@@ -77,7 +79,7 @@ impl Index {
         }
         Ok(None)
     }
-    /// Is the key present? A key that is longer than the index takes is absent.
+    /// Is the key present?
     pub fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool, Error> {
         Ok(self.get(key)?.is_some())
     }
@@ -255,7 +257,7 @@ impl Index {
 
     /// Returns the same index with operations that are futures ([`PointIndex`], [`OrderedIndex`]): start many, then
     /// wait for them with [`Session::block_on`]. The futures are not `Send`, and make progress only while their session
-    /// is driven. A lookup of a key that is longer than the index takes is an error there.
+    /// is driven.
     pub fn async_handle(&self) -> Rc<AnyIndex> {
         Rc::clone(&self.index)
     }

@@ -51,7 +51,6 @@ mod handle;
 mod heartbeat;
 mod index;
 mod inspect;
-mod lookup;
 mod net;
 mod pool;
 pub mod salvage;

@@ -9,8 +9,13 @@ use farindex_fabric::{Driver, Endpoint, Executor, Meter, OpKind, Task};
 use farindex_index::{AnyIndex, IndexConfig};
 use farindex_pool::client::CLOSE_TIMEOUT;
 use farindex_pool::{ClientInfo, IndexInfo, catalog, clients};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use std::future::Future;
 use std::rc::Rc;
+
+/// Operations of one [`Session::run_all`] that are in flight at once, as many as a worker of a handle has.
+const IN_FLIGHT: usize = 128;
 
 /// Per-thread handle to a pool: a connection to the memory nodes, and an executor for coroutines. It is not `Send`;
 /// cheap to clone within its thread.
@@ -70,6 +75,35 @@ impl Session {
     /// runs it, and awaiting it there panics.
     pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Task<T> {
         self.inner.executor.spawn(future)
+    }
+
+    /// Runs operations of this session's indexes, 128 at a time, and calls `each` with every outcome, in the order in which they
+    /// end. After an error no further one is started, and those in flight run to their end: an operation that is cut off may
+    /// leave a lock behind. Returns the first error.
+    ///
+    /// # Panics
+    /// As [`block_on`](Self::block_on).
+    #[track_caller]
+    pub fn run_all<T, E: Into<Error>>(
+        &self,
+        operations: impl IntoIterator<Item = impl Future<Output = Result<T, E>>>,
+        mut each: impl FnMut(T),
+    ) -> Result<(), Error> {
+        let mut operations = operations.into_iter();
+        self.block_on(async {
+            let (mut running, mut failed) = (FuturesUnordered::new(), None);
+            loop {
+                while failed.is_none() && running.len() < IN_FLIGHT {
+                    let Some(operation) = operations.next() else { break };
+                    running.push(operation);
+                }
+                match running.next().await {
+                    Some(Ok(outcome)) => each(outcome),
+                    Some(Err(error)) => failed = failed.or(Some(error.into())),
+                    None => return failed.map_or(Ok(()), Err),
+                }
+            }
+        })
     }
 
     /// Returns a builder that creates or opens the index of this name.

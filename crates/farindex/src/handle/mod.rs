@@ -196,15 +196,13 @@ impl Handle {
         self.inner.limits
     }
 
-    /// Returns the value of a key. A key that is longer than the index takes is absent.
+    /// Returns the value of a key.
     pub async fn get(&self, key: impl Into<Vec<u8>>) -> Result<Option<Vec<u8>>, Error> {
-        let Ok(key) = self.owned(key) else { return Ok(None) };
-        self.submit(request::get(key)).await
+        self.submit(request::get(self.owned(key)?)).await
     }
-    /// Returns whether a key is present. A key that is longer than the index takes is absent.
+    /// Returns whether a key is present.
     pub async fn contains(&self, key: impl Into<Vec<u8>>) -> Result<bool, Error> {
-        let Ok(key) = self.owned(key) else { return Ok(false) };
-        self.submit(request::contains(key)).await
+        self.submit(request::contains(self.owned(key)?)).await
     }
     /// Returns the values of many keys, in their order, as [`Index::get_many`](crate::Index::get_many) does. It counts as
     /// one operation of [`HandleBuilder::batch`].
@@ -212,12 +210,12 @@ impl Handle {
         &self,
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Vec<u8>>>, Error> {
-        self.submit(request::get_many(keys.into_iter().map(Into::into).collect())).await
+        self.submit(request::get_many(self.all_owned(keys)?)).await
     }
     /// Says for each of many keys, in their order, whether it is present, as
     /// [`Index::contains_many`](crate::Index::contains_many) does. It counts as one operation of [`HandleBuilder::batch`].
     pub async fn contains_many<K: Into<Vec<u8>>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<bool>, Error> {
-        self.submit(request::contains_many(keys.into_iter().map(Into::into).collect())).await
+        self.submit(request::contains_many(self.all_owned(keys)?)).await
     }
     /// Adds a key that is absent.
     pub async fn insert(&self, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Result<Insert, Error> {
@@ -279,6 +277,10 @@ impl Handle {
     fn owned_value(&self, value: impl Into<Vec<u8>>) -> Result<Vec<u8>, IndexError> {
         let (value, max) = (value.into(), self.inner.limits.value);
         if value.len() > max { Err(IndexError::ValueTooLong { len: value.len(), max }) } else { Ok(value) }
+    }
+    /// The same for many keys.
+    fn all_owned<K: Into<Vec<u8>>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<Vec<u8>>, IndexError> {
+        keys.into_iter().map(|key| self.owned(key)).collect()
     }
 
     async fn submit<T>(&self, (request, answer): Asked<T>) -> Result<T, Error> {

@@ -1,7 +1,6 @@
 //! What the queue of a handle holds.
 
-use crate::index::borrowed;
-use crate::lookup;
+use crate::index::{SHARED, borrowed};
 use crate::{AnyIndex, Error, Insert, Remove, RemoveIf, Replace, Update, Upsert};
 use farindex_index::{IndexError, OrderedIndex, PointIndex, Value};
 use futures_channel::oneshot;
@@ -44,9 +43,9 @@ pub(super) fn contains_many(keys: Vec<Vec<u8>>) -> Asked<Vec<bool>> {
 fn each<T: Send + 'static>(keys: Vec<Vec<u8>>, answer: fn(Option<Value>) -> T) -> Asked<Vec<T>> {
     operation(async move |index| {
         let mut answers = Vec::with_capacity(keys.len());
-        for keys in keys.chunks(lookup::SHARED) {
+        for keys in keys.chunks(SHARED) {
             let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-            answers.extend(lookup::get_many(index, &keys).await?.into_iter().map(answer));
+            answers.extend(index.get_many(&keys).await?.into_iter().map(answer));
         }
         Ok(answers)
     })

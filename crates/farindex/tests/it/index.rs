@@ -1,7 +1,7 @@
 //! The blocking methods of an index, and the builders.
 
 use farindex::{
-    Entry, Error, IndexConfig, IndexError, KINDS, Pool, PoolError, RemoveIf, Replace, Session, dex, linear,
+    Entry, Error, IndexConfig, IndexError, KINDS, PointIndex, Pool, PoolError, RemoveIf, Replace, Session, dex, linear,
 };
 use farindex_fabric::{Fabric, MemoryFabric};
 use std::collections::BTreeMap;
@@ -50,24 +50,21 @@ fn index_iterates_over_every_entry_of_every_kind_once() {
     }
 }
 
-/// No client can have written such a key: lookups say that it is absent, and others of the same call are found.
+/// Alone and among others, looked up and written.
 #[test]
-fn a_key_beyond_the_limit_is_absent_and_cannot_be_written() {
+fn a_key_beyond_the_limit_is_refused() {
     let session = session();
     for (kind, coalesce) in KINDS.iter().flat_map(|kind| [(kind.name, false), (kind.name, true)]) {
         let name = format!("{kind}-{coalesce}");
         session.create_index(&name, IndexConfig::of_kind(kind).expect("a kind")).expect("an index");
         let index = session.index(&name).coalesce(coalesce).open().expect("an index");
         let long = vec![b'k'; index.limits().key + 1];
-        index.insert("a", "1").expect("an insert");
-        assert_eq!(index.get(&long), Ok(None));
-        assert_eq!(index.contains(&long), Ok(false));
-        let keys = [&long[..], b"a", &long, b"b"];
-        let values = index.get_many(keys).expect("values");
-        assert!(values.iter().map(Option::as_deref).eq([None, Some(&b"1"[..]), None, None]), "{name}");
-        assert_eq!(index.contains_many(&keys), Ok(vec![false, true, false, false]));
-        assert_eq!(index.contains_many(&[&long]), Ok(vec![false]));
+        let keys = [b"a", &long[..]];
         for refused in [
+            index.get(&long).map(drop),
+            index.contains(&long).map(drop),
+            index.get_many(keys).map(drop),
+            index.contains_many(&keys).map(drop),
             index.insert(&long, "v").map(drop),
             index.upsert(&long, "v").map(drop),
             index.update(&long, "v").map(drop),
@@ -78,6 +75,24 @@ fn a_key_beyond_the_limit_is_absent_and_cannot_be_written() {
             assert!(matches!(refused, Err(Error::Index(IndexError::KeyTooLong { .. }))), "{name}: {refused:?}");
         }
     }
+}
+
+/// After an error nothing more begins, and what has begun ends.
+#[test]
+fn many_operations_run_together_until_one_fails() {
+    let session = session();
+    let index = session.index("demo").create().expect("an index");
+    let writer = index.async_handle();
+    let long = vec![b'k'; index.limits().key + 1];
+    let (mut begun, mut ended) = (0, 0);
+    let keys: Vec<_> = (0..1000).map(|i| if i == 300 { long.clone() } else { format!("{i}").into_bytes() }).collect();
+    let operations = keys.iter().inspect(|_| begun += 1).map(|key| writer.upsert(key, b"v"));
+    let failed = session.run_all(operations, |_| ended += 1);
+    assert!(matches!(failed, Err(Error::Index(IndexError::KeyTooLong { .. }))), "{failed:?}");
+    assert!((301..301 + 128).contains(&begun) && ended == begun - 1, "{begun} begun, {ended} ended");
+    let present = index.contains_many(&keys[..begun].iter().filter(|key| **key != long).collect::<Vec<_>>());
+    assert_eq!(present, Ok(vec![true; ended]));
+    assert_eq!(session.run_all(keys[400..].iter().map(|key| writer.remove(key)), |_| ()), Ok(()));
 }
 
 /// Short and long values: in a slot, in a leaf, in a block, in a block that is longer than a slot says.

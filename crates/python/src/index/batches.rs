@@ -5,9 +5,7 @@ use crate::buffers::Records;
 use crate::bytes::{all, pairs, slices};
 use crate::failure::Failure;
 use crate::threads::values_of;
-use farindex::{IndexError, PointIndex, Remove, Value};
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
+use farindex::{PointIndex, Remove, Value};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
@@ -19,9 +17,6 @@ const SHARED: usize = 128;
 
 /// Bytes of values, and one batch more, whose buffers are held until the interpreter has copies of them.
 const HELD: usize = 256 << 10;
-
-/// Writes of one call that are in flight at once, as many as a worker of a handle has.
-const IN_FLIGHT: usize = 128;
 
 #[pymethods]
 impl Index {
@@ -234,40 +229,15 @@ pub(super) fn put_all(index: &farindex::Index, pairs: &[(&[u8], &[u8])]) -> Resu
     let counts = |at: usize, key: &[u8]| last.get(key) == Some(&at);
     let writer = index.async_handle();
     let pairs = pairs.iter().enumerate().filter(|(at, (key, _))| counts(*at, key));
-    run_all(index, pairs.map(|(_, (key, value))| writer.upsert(key, value)), |_| ())
+    Ok(index.session().run_all(pairs.map(|(_, (key, value))| writer.upsert(key, value)), |_| ())?)
 }
 
 /// Removes many keys; returns how many were present.
 pub(super) fn remove_all(index: &farindex::Index, keys: &[&[u8]]) -> Result<usize, Failure> {
     let remover = index.async_handle();
     let mut removed = 0;
-    run_all(index, keys.iter().map(|key| remover.remove(key)), |outcome| {
+    index.session().run_all(keys.iter().map(|key| remover.remove(key)), |outcome| {
         removed += usize::from(outcome == Remove::Removed);
     })?;
     Ok(removed)
-}
-
-/// Runs operations, so many at once. After an error no further one is started, and those in flight run to their end: an operation
-/// that is cut off may leave a lock behind.
-fn run_all<T>(
-    index: &farindex::Index,
-    mut operations: impl Iterator<Item = impl Future<Output = Result<T, IndexError>>>,
-    mut each: impl FnMut(T),
-) -> Result<(), Failure> {
-    let run = async {
-        let mut running = FuturesUnordered::new();
-        let mut failed = None;
-        loop {
-            while failed.is_none() && running.len() < IN_FLIGHT {
-                let Some(operation) = operations.next() else { break };
-                running.push(operation);
-            }
-            match running.next().await {
-                Some(Ok(outcome)) => each(outcome),
-                Some(Err(error)) => failed = failed.or(Some(error)),
-                None => return failed.map_or(Ok(()), |error| Err(error.into())),
-            }
-        }
-    };
-    index.session().block_on(run)
 }
