@@ -182,7 +182,10 @@ impl Measured {
             self.messages_used * 100.0,
             self.atomics_used * 100.0,
             self.bytes_used * 100.0,
-            self.nics.iter().map(|share| format!("{:.0} %", share * 100.0)).collect::<Vec<_>>().join(", ")
+            match self.nics.as_slice() {
+                [] => "too short a run".to_owned(),
+                nics => nics.iter().map(|share| format!("{:.0} %", share * 100.0)).collect::<Vec<_>>().join(", "),
+            }
         )
     }
 }

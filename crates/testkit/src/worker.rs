@@ -126,7 +126,7 @@ impl Worker {
         let ticket = self.log.invoke(call_of(op, key, values), self.shared.stamp(&self.endpoint));
         let before = self.shared.costs.as_ref().map(|_| self.endpoint.meter());
         let result = carry_out(&*self.index, op, key, values).await;
-        // What the pool does beside the operation is not its cost, and the keys of the beginning warm the caches.
+        // What the pool does meanwhile is not part of its cost, and the keys of the beginning warm the caches.
         if let (Some(costs), Some(before), true) = (&self.shared.costs, before, self.session.is_some()) {
             let kinds = OpKind::ALL.into_iter().filter(|kind| *kind != OpKind::Maintenance);
             let now = self.endpoint.meter();

@@ -114,3 +114,21 @@ fn shares(measured: &Measured, seen: &[(Duration, Vec<NicWork>)]) -> Vec<f64> {
     let elapsed = (*ended - *began).as_secs_f64();
     after.iter().zip(before).map(|(after, before)| (*after - *before).longest().as_secs_f64() / elapsed).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_those_of_the_busiest_server_within_the_phase() {
+        let ms = Duration::from_millis;
+        let nic = |out, atomics| NicWork { out: ms(out), atomics: ms(atomics), ..NicWork::default() };
+        let mut measured = Measured::default();
+        (measured.began, measured.elapsed) = (ms(10), ms(10));
+        let seen = [(8, nic(2, 0)), (11, nic(3, 1)), (15, nic(4, 2)), (19, nic(5, 7)), (30, nic(29, 29))];
+        let seen = seen.map(|(at, nic)| (ms(at), vec![nic, NicWork::default()]));
+        // From 11 to 19 ms: atomics 6 of 8 ms, the wire 2 of them.
+        assert_eq!(shares(&measured, &seen), [0.75, 0.0]);
+        assert!(shares(&measured, &seen[..2]).is_empty());
+    }
+}

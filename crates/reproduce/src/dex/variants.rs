@@ -182,6 +182,14 @@ mod tests {
     }
 
     #[test]
+    fn a_variant_without_a_cache_has_the_least_one() {
+        let IndexConfig::Dex(config) = Variant::p_sherman().forgetting().config(1 << 20).expect("settings") else {
+            panic!("DEX without leaves in the cache")
+        };
+        assert_eq!(config.cache_bytes, LEAST_CACHE);
+    }
+
+    #[test]
     fn the_cache_is_a_share_of_the_data() {
         let point = Point::usual("get=100", 1, 200_000_000);
         assert_eq!(point.cache_bytes(), 256_000_000);

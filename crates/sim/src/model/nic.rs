@@ -2,10 +2,10 @@
 //!
 //! Invariants: a server does one piece of work at a time, in the order of the requests; a reservation is never undone.
 
+use std::time::Duration;
+
 /// Number of addresses on which atomics can proceed at once: a table in the NIC, indexed by low bits of the address.
 const ADDRESSES: usize = 4096;
-
-use std::time::Duration;
 
 /// A server that is busy until a moment, in picoseconds.
 #[derive(Debug, Clone, Copy, Default)]
