@@ -64,12 +64,17 @@ impl Sweeper {
         }
         since.elapsed()
     }
-    /// Adds a member, as ZADD does.
+    /// Adds a member, as ZADD does; again where a busy machine took longer than a command may take.
     fn add(&self, key: &[u8], member: &[u8], score: f64) {
-        self.run(async {
-            let (set, since) = self.store.set_to_write(key, true).await?.expect("it creates the set");
-            set.put(&self.store, member, since, |_| Ok(Some(score))).await
-        });
+        let add = || {
+            self.session.block_on(async {
+                let (set, since) = self.store.set_to_write(key, true).await?.expect("it creates the set");
+                set.put(&self.store, member, since, |_| Ok(Some(score))).await
+            })
+        };
+        while let Err(why) = add() {
+            assert!(gave_up(&why), "{why}");
+        }
     }
     fn set(&self, key: &[u8]) -> Option<Set> {
         self.run(self.store.set(key))
@@ -90,6 +95,11 @@ impl Sweeper {
             Ok(members.into_iter().map(|member| member.name).collect())
         })
     }
+}
+
+/// Did a command end without an effect, because its patience had ended?
+fn gave_up(why: &Fail) -> bool {
+    why.to_string().contains("longer than 20ms and was given up")
 }
 
 #[test]
@@ -147,8 +157,8 @@ fn a_command_gives_up_when_its_patience_ends_and_has_no_effect() {
     std::thread::sleep(SHORT.patience);
     for member in [b"a", b"b"] {
         let put = set.put(&one.store, member, since, |_| Ok(Some(7.0)));
-        let refused = one.session.block_on(put).expect_err("it took too long").to_string();
-        assert!(refused.contains("longer than 20ms and was given up"), "{refused}");
+        let refused = one.session.block_on(put).expect_err("it took too long");
+        assert!(gave_up(&refused), "{refused}");
     }
     assert_eq!(one.run(set.score(&one.store, b"a")), Some(1.0));
     assert_eq!(one.run(set.score(&one.store, b"b")), None);
@@ -169,6 +179,9 @@ fn a_command_whose_write_is_late_does_not_acknowledge_it_and_leaves_a_sound_set(
             set.put(&one.store, b"a", since, |_| Ok(Some(score))).await
         };
         if let Err(why) = one.session.block_on(put) {
+            if gave_up(&why) {
+                continue;
+            }
             assert!(why.to_string().contains("longer than 230ms, and may have taken effect or not"), "{why}");
             late += 1;
         }
@@ -177,14 +190,14 @@ fn a_command_whose_write_is_late_does_not_acknowledge_it_and_leaves_a_sound_set(
         assert_eq!(one.shown(b"z"), [b"a"]);
     }
     // A record that was written late is removed again.
-    let created = loop {
-        let created = one.session.block_on(one.store.set_to_write(b"new", true));
-        if created.is_err() {
-            break created;
+    let late = loop {
+        match one.session.block_on(one.store.set_to_write(b"new", true)) {
+            Ok(_) => drop(one.run(async { Ok(one.store.hash().remove(b"new").await?) })),
+            Err(why) if gave_up(&why) => {}
+            Err(why) => break why.to_string(),
         }
-        one.run(async { Ok(one.store.hash().remove(b"new").await?) });
     };
-    assert!(created.is_err_and(|why| why.to_string().contains("may have taken effect or not")));
+    assert!(late.contains("may have taken effect or not"), "{late}");
     assert!(!one.has_record(b"new"));
     // What they have left says nothing, and goes.
     one.store.periods.late = Duration::ZERO;
@@ -209,8 +222,8 @@ fn a_score_entry_that_says_nothing_is_removed_when_it_has_settled() {
     std::thread::sleep(SHORT.settle / 2);
     // Another command writes it: it may be about to give the member this score.
     write(&one, 2);
-    one.sweep();
     let written = Instant::now();
+    one.sweep();
     let after = one.until(written, |one| !there(one, 2.0));
     assert!(after >= SHORT.settle, "removed after {after:?}");
     assert!(there(&one, 1.0), "the entry that says the score stays");
@@ -242,7 +255,8 @@ fn entries_of_a_generation_without_a_record_are_removed_at_their_age() {
     // A busy machine may take so long to get here.
     assert!(left == entries || drawn.elapsed() >= SHORT.orphan_age, "{left} entries are left, and it is too young");
     let after = one.until(drawn, |one| one.entries() == 3);
-    assert!(after >= SHORT.orphan_age, "removed after {after:?}");
+    // A generation says in whole milliseconds when it was drawn.
+    assert!(after + Duration::from_millis(1) >= SHORT.orphan_age, "removed after {after:?}");
     one.sweep();
     assert_eq!(one.shown(b"kept"), [b"a"], "a generation with a record stays at any age");
     // One whose owner entry was never written, or was removed first.
@@ -385,7 +399,8 @@ fn the_race_notices_when_a_rule_is_broken() {
         Periods { late: Duration::from_millis(800), settle: Duration::from_secs(60), ..slow },
     );
     for (clients, sweeps) in [(slow, hasty), (careless, SHORT)] {
-        let (seen, _) = race(clients, sweeps, Duration::from_secs(2));
-        assert!(!seen.lost.is_empty(), "{seen:?}");
+        // More often on a machine so busy that little happens in the time of one race.
+        let noticed = (0..5).any(|_| !race(clients, sweeps, Duration::from_secs(2)).0.lost.is_empty());
+        assert!(noticed, "{clients:?}, {sweeps:?}");
     }
 }
