@@ -3,6 +3,7 @@
 use crate::nodes;
 use farindex_fabric::Fabric;
 use farindex_index::{IndexConfig, dex};
+use farindex_testkit::seeds::is_thorough;
 use farindex_testkit::suite::{Scale, suite};
 use farindex_testkit::test_runs::shipped;
 use farindex_testkit::world::World;
@@ -73,16 +74,22 @@ fn every_tree() {
     }
 }
 
+/// The suite again over one transport. What differs between transports is below all kinds, so only a thorough run repeats
+/// every kind.
+fn again_over(transport: &str) {
+    nodes::again_over(transport, "model::as_ucx_picks");
+    if is_thorough() {
+        nodes::again_over(transport, "model::every_other_kind");
+        nodes::again_over(transport, "model::every_tree");
+    }
+}
+
 #[test]
 fn over_tcp() {
-    nodes::again_over("tcp", "model::as_ucx_picks");
-    nodes::again_over("tcp", "model::every_other_kind");
-    nodes::again_over("tcp", "model::every_tree");
+    again_over("tcp");
 }
 
 #[test]
 fn over_shared_memory() {
-    nodes::again_over("shm", "model::as_ucx_picks");
-    nodes::again_over("shm", "model::every_other_kind");
-    nodes::again_over("shm", "model::every_tree");
+    again_over("shm");
 }
