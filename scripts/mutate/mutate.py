@@ -6,8 +6,9 @@
                                          run them, file by file; --again: those that were missed, with more tests, or
                                          with these of them however often they were missed
     mutate.py table SUBJECT              counts, and a row for each mutant that was missed
-    mutate.py judge SUBJECT [--parts A,B] [--mutants N,M] [--seconds N]
-                                         run a sample of the mutants of each part with cases of `farindex check` alone
+    mutate.py judge SUBJECT [--parts A,B] [--each N] [--modes A,B] [--mutants N,M] [--seconds N]
+                                         run a sample of the mutants of each part with cases of `farindex check` alone;
+                                         --each: the first N of each sample; --modes: features, plain, or both
     mutate.py verdicts SUBJECT           counts by part, and a row for each mutant of the sample that was missed
 
 SUBJECT is one of SUBJECTS below; `judge` needs one that has parts. Everything is under target/mutate; what was run is
@@ -69,6 +70,8 @@ PARTS = {
 }
 # Mutants of each part that are drawn, cases that one of them is run with at most, and the seed of the draw.
 SAMPLE, CASES, DRAW = 48, 3000, 21
+# The flag of a case in each mode.
+MODES = {'features': '', 'plain': ',plain'}
 # So many cases of each mutant are run first, whether they pass it or not: most mutants are detected by them.
 FEW = 60
 
@@ -376,17 +379,16 @@ def sample(mutants, part):
     return drawn
 
 
-def judge(subject, parts, only, seconds):
+def judge(subject, parts, each, modes, only, seconds):
     """Runs the samples of these parts in turn, with plain seeds of `farindex check` and with those that draw features: all
     mutants with the first cases, and then those that these miss with the others, as far as they pass the mutant."""
     binaries, verdicts = subject.load('binaries'), subject.load('verdicts', {})
     mutants = subject.load('mutants')
     samples = {part: sample(mutants, part) for part in parts or PARTS}
-    places = [(drawn[place], part) for place in range(SAMPLE) for part, drawn in samples.items() if place < len(drawn)]
+    places = [(drawn[place], part) for place in range(each) for part, drawn in samples.items() if place < len(drawn)]
     until = time.monotonic() + seconds
-    for first, (mutant, part), (mode, plain) in itertools.product(
-            (True, False), places, (('features', ''), ('plain', ',plain'))):
-        number, commands = str(mutant['id']), PARTS[part][1]
+    for first, (mutant, part), mode in itertools.product((True, False), places, modes):
+        number, commands, plain = str(mutant['id']), PARTS[part][1], MODES[mode]
         verdict = verdicts.get(f'{number} {mode}')
         if mutant['unviable'] or (only and number not in only) or (verdict and (first or verdict['how'] != 'open')):
             continue
@@ -427,28 +429,29 @@ def verdicts(subject):
         for mutant in sample(mutants, part):
             count['sampled'] += 1
             count['unviable'] += mutant['unviable']
-            results = {mode: known.get(f"{mutant['id']} {mode}") for mode in ('plain', 'features')}
-            if results['features'] and results['features']['how'] not in ('detected', 'timeout'):
-                missed.append((mutant, results['features']['how']))
-            if not all(results.values()):
-                count['not run'] += not mutant['unviable']
-                continue
-            count['run'] += 1
-            count['seconds'] += sum(result['seconds'] for result in results.values())
+            results = {mode: known.get(f"{mutant['id']} {mode}") for mode in MODES}
             for mode, result in results.items():
-                count[mode] += result['how'] in ('detected', 'timeout')
-            how = results['features']['how']
-            count[how] += how in ('missed', 'not passed', 'open')
+                if result:
+                    count[f'{mode} run'] += 1
+                    count['seconds'] += result['seconds']
+                    count[mode] += result['how'] in ('detected', 'timeout')
+            if how := results['features'] and results['features']['how']:
+                count[how] += how in ('missed', 'not passed', 'open')
+                if how not in ('detected', 'timeout'):
+                    missed.append((mutant, how))
+            else:
+                count['not run'] += not mutant['unviable']
         sums += count
         rows.append((part, count))
-    print('| Part | Mutants | Sampled | Unviable | Detected plain | with features | Missed | Not passed | Open | Not run |'
-          ' Share, % | Seconds |')
-    print('|---' * 12 + '|')
-    columns = ('all', 'sampled', 'unviable', 'plain', 'features', 'missed', 'not passed', 'open', 'not run')
+    print('| Part | Mutants | Sampled | Unviable | Run | Detected | Missed | Not passed | Open | Not run | Share, % | Run plain |'
+          ' Detected plain | Seconds |')
+    print('|---' * 14 + '|')
+    columns = ('all', 'sampled', 'unviable', 'features run', 'features', 'missed', 'not passed', 'open', 'not run')
     for part, count in [*rows, ('*all*', sums)]:
         cells = [str(count[column]) for column in columns]
-        share = interval(count['features'], count['run'])
-        print('|', ' | '.join([part, *cells, share, f"{count['seconds']:.0f}"]), '|')
+        share = interval(count['features'], count['features run'])
+        plain = [str(count[column]) for column in ('plain run', 'plain')]
+        print('|', ' | '.join([part, *cells, share, *plain, f"{count['seconds']:.0f}"]), '|')
     print('\n| Place | Code | Mutation | | Number |\n|---|---|---|---|---|')
     for mutant, how in missed:
         where = f"{mutant['file'].removeprefix('crates/').replace('/src', '')}:{mutant['line']}"
@@ -487,6 +490,8 @@ def main():
     parser.add_argument('subject', choices=sorted(SUBJECTS))
     parser.add_argument('--files', type=lambda names: names.split(','), default=[], help='only these, without .rs')
     parser.add_argument('--parts', type=lambda names: names.split(','), default=[], help='judge only these')
+    parser.add_argument('--each', type=int, default=SAMPLE, help='judge only so many of each part')
+    parser.add_argument('--modes', type=lambda names: names.split(','), default=list(MODES), help='judge only in these')
     parser.add_argument('--mutants', type=lambda names: names.split(','), default=[], help='only these, by their numbers')
     parser.add_argument('--again', action='store_true', help='those that were missed, with more tests')
     parser.add_argument('--stages', type=lambda names: names.split(','), default=[], help='with --again: only these')
@@ -498,7 +503,7 @@ def main():
     elif options.command == 'run':
         run(subject, options.files, options.mutants, options.again, options.stages, options.seconds)
     elif options.command == 'judge':
-        judge(subject, options.parts, options.mutants, options.seconds)
+        judge(subject, options.parts, options.each, options.modes, options.mutants, options.seconds)
     elif options.command == 'verdicts':
         verdicts(subject)
     else:
