@@ -17,7 +17,7 @@ const ENDLESS: u64 = 1500;
 
 /// Steps of the simulator after which a case counts as a livelock: fewer than `farindex check` allows, and several times as
 /// many as any sound seed takes.
-const STEPS: u64 = 1_000_000;
+const STEPS: u64 = 2_000_000;
 
 /// What `farindex check` runs with these flags.
 fn command(text: &str) -> (TestRun, Setup) {
@@ -27,7 +27,7 @@ fn command(text: &str) -> (TestRun, Setup) {
     let test_run = test_run(kind, variant, flags.contains(&"coalesce")).expect("a kind of index");
     let setup = if flags.contains(&"crashes") { test_run.setup.clone().with_crashes() } else { test_run.setup.clone() };
     let setup = if flags.contains(&"quiet") { setup.with(Feature::Quiet) } else { setup };
-    let swarm = !flags.contains(&"quiet") && !flags.contains(&"plain") && variant == SHIPPED;
+    let swarm = !flags.contains(&"quiet") && !flags.contains(&"plain");
     (test_run, Setup { swarm, max_steps: STEPS, ..setup })
 }
 

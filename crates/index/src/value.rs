@@ -89,3 +89,15 @@ impl fmt::Debug for Value {
         write!(f, "b\"{}\"", self.escape_ascii())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_equal_to_what_has_its_bytes() {
+        let value = Value::from(&b"value"[..]);
+        assert!(value == "value" && value == b"value" && value == &b"value"[..] && value == value.clone());
+        assert!(value != "valuf" && value != b"valu" && value != b"value2");
+    }
+}
