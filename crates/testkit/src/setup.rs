@@ -144,7 +144,7 @@ impl Default for Setup {
             guarded: 0,
             quiet: false,
             swarm: false,
-            max_steps: 3_000_000,
+            max_steps: 10_000_000,
             max_time: Duration::from_secs(600),
             log: 0,
         }

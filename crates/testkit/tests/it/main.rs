@@ -91,6 +91,14 @@ fn a_client_that_was_evicted_may_lose_writes_although_it_scans_nothing_later() {
     assert!(report.is_sound(), "{report}");
 }
 
+/// Three clients crash one after the other, and leases last a second (docs/bugs/161).
+#[test]
+fn a_seed_in_which_clients_crash_one_after_the_other_is_no_livelock() {
+    let test_run = test_run("dex", SHIPPED, false).expect("a test run");
+    let report = test_run.run_seed(139, &test_run.setup.clone().with_crashes());
+    assert!(report.is_sound(), "{report}");
+}
+
 #[test]
 fn seeds_that_once_failed() {
     // docs/bugs/108
