@@ -87,7 +87,9 @@ impl Setup {
     /// The same size, with crashes.
     #[must_use]
     pub fn with_crashes(self) -> Self {
-        Setup { clients: (2, 5), crashes: ODDS * 2 / 3, overflowing: ODDS / 2, ..self }
+        // Up to four clients crash, perhaps one after the other. The others wait for each of them for a lease of up to one
+        // second, which takes 1.5 million steps.
+        Setup { clients: (2, 5), crashes: ODDS * 2 / 3, overflowing: ODDS / 2, max_steps: 10_000_000, ..self }
     }
     /// The same size, with crashes, and with clients that freeze for longer than the lease: they are evicted, and then
     /// continue the operation in which they were stopped.
@@ -144,7 +146,7 @@ impl Default for Setup {
             guarded: 0,
             quiet: false,
             swarm: false,
-            max_steps: 10_000_000,
+            max_steps: 3_000_000,
             max_time: Duration::from_secs(600),
             log: 0,
         }
