@@ -21,7 +21,7 @@ use farindex_fabric::{Endpoint, Executor};
 use farindex_index::join::try_join_all;
 use farindex_index::{
     Entry, IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, RemoveIf, Replace, Update, Upsert,
-    Value,
+    Value, upsert_each,
 };
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -256,6 +256,9 @@ impl<W: Worker> PointIndex for RecordingWorker<W> {
     }
     async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         self.upsert(key, value).await
+    }
+    async fn upsert_many(&self, pairs: &[(&[u8], &[u8])]) -> Vec<Result<Upsert, IndexError>> {
+        upsert_each(self, pairs).await
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         let call = || Call::Remove { key: key.to_vec() };

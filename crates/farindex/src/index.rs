@@ -44,6 +44,25 @@ impl Index {
         let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
         Ok(self.session.block_on(self.index.get_many(&keys))?)
     }
+    /// Sets the values of many keys, and returns the outcome of each, in their order. They take effect one after the other, in
+    /// this order, and not all at once: each is linearizable on its own. SHARD prepares them in shared batches.
+    ///
+    /// ```
+    /// let index = farindex::Pool::in_memory(64 << 20)?.session()?.index("demo").create()?;
+    /// let outcomes = index.upsert_many([("a", "far"), ("b", "memory"), ("a", "near")]);
+    /// assert!(outcomes.iter().all(Result::is_ok));
+    /// assert_eq!(index.get("a")?.as_deref(), Some(&b"near"[..]));
+    /// # Ok::<_, farindex::Error>(())
+    /// ```
+    pub fn upsert_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        pairs: impl IntoIterator<Item = (K, V)>,
+    ) -> Vec<Result<Upsert, Error>> {
+        let pairs: Vec<(K, V)> = pairs.into_iter().collect();
+        let pairs: Vec<(&[u8], &[u8])> = pairs.iter().map(|(key, value)| (key.as_ref(), value.as_ref())).collect();
+        let outcomes = self.session.block_on(self.index.upsert_many(&pairs));
+        outcomes.into_iter().map(|outcome| Ok(outcome?)).collect()
+    }
     /// Looks many keys up as [`get_many`](Self::get_many) does, and calls `each` with the position and the value of each
     /// key, in their order, until it breaks; returns what it broke with. Only the values of as many keys as share a batch
     /// are held at once. So their buffers are used again while they are in the processor's cache, which makes this the

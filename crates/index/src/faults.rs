@@ -13,6 +13,8 @@ pub enum Fault {
     UnawaitedBlock,
     /// SHARD: a block that was replaced or removed is free for reuse at once, although other clients may be reading it.
     NoGrace,
+    /// SHARD: an upsert of many counts as done although its CAS has failed.
+    CasUnchecked,
     /// RACE: the directory and the headers of a segment that is split name the new segment before that is written.
     EarlySegment,
     /// RACE: an insert does not check whether its segment is being split.

@@ -71,6 +71,7 @@ pub use tree::chime::{self, Chime};
 pub use tree::dex::{self, Dex};
 pub use tree::sherman::{self, Sherman};
 pub use value::Value;
+pub use write::upsert_each;
 
 /// The handlers of memory nodes: the fabric's own, and what memory nodes do for indexes. Every memory node of a pool has
 /// them; one without them costs time, and nothing else.

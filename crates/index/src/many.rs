@@ -13,7 +13,7 @@ use crate::{IndexError, Value};
 use farindex_fabric::{Batch, Done, RemotePtr, Span};
 
 /// Maximum number of lookups that share a batch.
-const MAX_SHARED: usize = 128;
+pub(crate) const MAX_SHARED: usize = 128;
 
 /// What the first READs say about a key.
 pub(crate) enum Judged {

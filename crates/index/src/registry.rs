@@ -418,6 +418,7 @@ pub fn every_operation<'a>(session: &'a Rc<Session>, key: &'a [u8]) -> Cold<'a, 
         index.update(key, key).await?;
         index.upsert(key, key).await?;
         index.upsert_with_outcome(key, key).await?;
+        index.upsert_many(&[(key, key)]).await.into_iter().collect::<Result<Vec<_>, _>>()?;
         index.remove(key).await?;
         index.replace(key, key, key).await?;
         index.remove_if(key, key).await?;
@@ -461,6 +462,9 @@ impl PointIndex for AnyIndex {
     }
     async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         apart(async { dispatch!(self, index => index.upsert_with_outcome(key, value).await) }).await
+    }
+    async fn upsert_many(&self, pairs: &[(&[u8], &[u8])]) -> Vec<Result<Upsert, IndexError>> {
+        apart(async { dispatch!(self, index => index.upsert_many(pairs).await) }).await
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         apart(async { dispatch!(self, index => index.remove(key).await) }).await

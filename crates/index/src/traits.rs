@@ -115,6 +115,10 @@ pub trait PointIndex {
     /// Like [`upsert`](Self::upsert), but always reports whether the key existed: never [`Upsert::Written`]. An index
     /// with blind writes pays one extra lookup.
     fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<Upsert, IndexError>>;
+    /// Sets the values of many keys, present or not, and returns the outcome of each, in their order. An upsert takes effect
+    /// when those before it have taken effect or have failed; each is linearizable on its own. An index may post what
+    /// prepares them in fewer batches than upserts.
+    fn upsert_many(&self, pairs: &[(&[u8], &[u8])]) -> impl Future<Output = Vec<Result<Upsert, IndexError>>>;
     /// Removes a key.
     fn remove(&self, key: &[u8]) -> impl Future<Output = Result<Remove, IndexError>>;
     /// Changes the value of a key from exactly `expected` to `value`: a compare-and-swap. It takes effect at a moment at which

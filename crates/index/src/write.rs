@@ -1,8 +1,9 @@
 //! Inserts, updates, upserts and replacements are one operation: a lookup, and a change that its [`Mode`] decides from the
 //! lookup's result. A removal is the same without a new value.
 
+use crate::IndexError;
 use crate::faults::{Fault, planted};
-use crate::traits::{Insert, Remove, RemoveIf, Replace, Update, Upsert};
+use crate::traits::{Insert, PointIndex, Remove, RemoveIf, Replace, Update, Upsert};
 use farindex_fabric::OpKind;
 
 /// The condition on the value of a present key under which an operation changes the key.
@@ -131,4 +132,13 @@ impl From<RemoveIf> for Remove {
     fn from(removed: RemoveIf) -> Self {
         if removed == RemoveIf::Removed { Remove::Removed } else { Remove::Absent }
     }
+}
+
+/// Carries out upserts one after the other, for kinds that prepare none of them together.
+pub async fn upsert_each(index: &impl PointIndex, pairs: &[(&[u8], &[u8])]) -> Vec<Result<Upsert, IndexError>> {
+    let mut outcomes = Vec::with_capacity(pairs.len());
+    for (key, value) in pairs {
+        outcomes.push(index.upsert(key, value).await);
+    }
+    outcomes
 }

@@ -348,6 +348,8 @@ fn try_seed(
         short_lease: lease < SHORT_LEASE,
         lease,
         many: setup.many,
+        upserts_together: setup.upserts_together,
+        written_together: Cell::new(0),
         ordered: KINDS.iter().any(|kind| kind.name == index_config.kind() && kind.ordered),
         walking: setup.walking,
         guarded: setup.guarded,
@@ -378,6 +380,7 @@ fn try_seed(
     report.marks.insert("refused: pool full".to_owned(), shared.refused.get());
     report.marks.insert("clients: crashed".to_owned(), stats.crashes);
     report.marks.insert("operations: gets of many keys".to_owned(), shared.batched.get());
+    report.marks.insert("operations: upserts of many keys".to_owned(), shared.written_together.get());
     report.marks.insert("operations: scans".to_owned(), shared.scans.get());
     report.marks.insert("operations: expected values that were there".to_owned(), shared.replaced.get());
     report.marks.insert("operations: ended by eviction".to_owned(), shared.evicted.get());

@@ -232,6 +232,13 @@ pub fn aimed_cases() -> Vec<FaultCase> {
         compared_once("linear"),
         compared_once("cuckoo"),
         in_kind(
+            "SHARD: an upsert of many counts as done although its CAS has failed",
+            "Fault::CasUnchecked",
+            Setup::default().with(Feature::Upserts),
+            "shard",
+            plant_in_index(Fault::CasUnchecked),
+        ),
+        in_kind(
             "SepHash: a walk visits only the segments that the directory named when it began",
             "Fault::WalkOnce",
             Setup::default().with(Feature::Walking),

@@ -39,6 +39,8 @@ pub struct Setup {
     pub freezes: Option<(u32, u32)>,
     /// Odds that a get asks for many keys at once.
     pub many: u32,
+    /// Odds that an upsert is one of several keys in one call.
+    pub upserts_together: u32,
     /// Each client puts a [lock table](farindex_index::coalesce) in front of the index, with this fault.
     pub coalescing: Option<coalesce::Fault>,
     /// The second client crashes at this verb, counted from its first; for tests that try each.
@@ -131,6 +133,7 @@ impl Default for Setup {
             crash_leases: &[5, 40, 200, 1000, 1000, 1000],
             freezes: None,
             many: 0,
+            upserts_together: 0,
             coalescing: None,
             crashes_at: None,
             stall: None,

@@ -308,6 +308,9 @@ pub async fn suite(ctx: Ctx, config: IndexConfig, scale: Scale) {
     }
     compare(&index, &model).await;
 
+    upsert_many(&index, &mut model, &mut rng, &keys).await;
+    compare(&index, &model).await;
+
     grow(&index, &mut model, &mut rng, scale).await;
     together(&index, &mut model, scale).await;
     compare(&index, &model).await;
@@ -339,6 +342,39 @@ pub async fn suite(ctx: Ctx, config: IndexConfig, scale: Scale) {
         assert_eq!((after.live_bytes, after.held_bytes), (before.live_bytes, before.held_bytes), "{after:?}");
     }
     member.close().await;
+}
+
+/// Upserts of many keys in one call: of keys that are there and that are not, some of them several times; and one that is too
+/// long, which leaves the others alone.
+async fn upsert_many(index: &AnyIndex, model: &mut Model, rng: &mut Rng, keys: &[Vec<u8>]) {
+    let too_long = vec![b'k'; index.limits().key + 1];
+    for (round, count) in [0, 1, 2, 30, 30, 150, 300].into_iter().enumerate() {
+        let mut pairs = Vec::new();
+        for i in 0..count {
+            let key = match rng.below(4) {
+                0 => format!("together {}", rng.below(60)).into_bytes(),
+                1 => format!("together {round} {i}").into_bytes(),
+                _ => rng.pick(keys).clone(),
+            };
+            pairs.push((key, bytes(*rng.pick(&VALUE_LENS), rng.word())));
+        }
+        if round % 2 == 1 {
+            pairs.insert(pairs.len() / 2, (too_long.clone(), b"v".to_vec()));
+        }
+        let asked: Vec<(&[u8], &[u8])> = pairs.iter().map(|(key, value)| (key.as_slice(), value.as_slice())).collect();
+        let outcomes = index.upsert_many(&asked).await;
+        assert_eq!(outcomes.len(), pairs.len());
+        for ((key, value), outcome) in pairs.into_iter().zip(outcomes) {
+            if key == too_long {
+                assert!(matches!(outcome, Err(IndexError::KeyTooLong { .. })), "{outcome:?}");
+                continue;
+            }
+            let before = model.insert(key.clone(), value);
+            let expected = if before.is_some() { Upsert::Updated } else { Upsert::Inserted };
+            let outcome = outcome.unwrap();
+            assert!(outcome == expected || outcome == Upsert::Written, "{outcome:?}: {}", key.escape_ascii());
+        }
+    }
 }
 
 /// Inserts until the index has grown so often, with other operations in between.

@@ -40,11 +40,13 @@ pub enum Feature {
     Guarded,
     /// Nothing interferes, and operations keep to their budgets. Alone: it replaces all other features.
     Quiet,
+    /// Most upserts are several in one call.
+    Upserts,
 }
 
 impl Feature {
     /// Every feature, in the order in which they are drawn.
-    pub const ALL: [Feature; 15] = [
+    pub const ALL: [Feature; 16] = [
         Feature::Stalls,
         Feature::Twins,
         Feature::Many,
@@ -60,6 +62,7 @@ impl Feature {
         Feature::Freezing,
         Feature::Guarded,
         Feature::Quiet,
+        Feature::Upserts,
     ];
 
     /// Switches it on.
@@ -83,6 +86,7 @@ impl Feature {
             Feature::Freezing => setup.freezes = Some((ODDS / 24, 21)),
             Feature::Guarded => setup.guarded = ODDS * 3 / 4,
             Feature::Quiet => *setup = setup.clone().quiet(),
+            Feature::Upserts => setup.upserts_together = ODDS * 3 / 4,
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::budget::Costs;
 use crate::index_under_test::IndexUnderTest;
 use crate::stalling::Stalling;
 use crate::workload::{Op, Workload};
-use farindex_check::{Call, ClientLog, Outcome, Recorder, Stamps};
+use farindex_check::{Call, ClientLog, Outcome, Recorder, Stamps, Ticket};
 use farindex_fabric::{Endpoint, FabricError, OpKind};
 use farindex_index::coalesce::{Coalescer, Fault};
 use farindex_index::{
@@ -47,6 +47,10 @@ pub(crate) struct Shared {
     pub(crate) ordered: bool,
     /// Gets of many keys.
     pub(crate) batched: Cell<u64>,
+    /// Odds that an upsert is one of several keys.
+    pub(crate) upserts_together: u32,
+    /// Upserts of several keys.
+    pub(crate) written_together: Cell<u64>,
     pub(crate) scans: Cell<u64>,
     /// Operations that ended because their client had lost its lease.
     pub(crate) evicted: Cell<u64>,
@@ -115,12 +119,7 @@ pub(crate) struct Worker {
 impl Worker {
     /// Runs one operation; `false` if the client has lost its lease.
     pub(crate) async fn run(&mut self, op: Op, key: &[u8]) -> bool {
-        self.written += 1;
-        let mut value = self.shared.workload.value(&mut self.rng, self.name, self.written);
-        if self.shared.guarded > 0 && self.rng.chance(ODDS / 8) {
-            // One that other writes have, too: a key may change and have the same value again.
-            value = vec![b'a' + self.rng.below(2) as u8];
-        }
+        let value = self.value();
         let expected = self.last.get(key).cloned().unwrap_or_else(|| b"never written".to_vec());
         let values = (expected.as_slice(), value.as_slice());
         let ticket = self.log.invoke(call_of(op, key, values), self.shared.stamp(&self.endpoint));
@@ -132,9 +131,32 @@ impl Worker {
             let now = self.endpoint.meter();
             costs.add(op, kinds.map(|kind| now.of(kind).round_trips - before.of(kind).round_trips).sum());
         }
+        self.finish(op, key, &value, ticket, result)
+    }
+
+    /// Draws a value to write.
+    fn value(&mut self) -> Vec<u8> {
+        self.written += 1;
+        let value = self.shared.workload.value(&mut self.rng, self.name, self.written);
+        if self.shared.guarded > 0 && self.rng.chance(ODDS / 8) {
+            // One that other writes have, too: a key may change and have the same value again.
+            return vec![b'a' + self.rng.below(2) as u8];
+        }
+        value
+    }
+
+    /// Records how an operation has ended; `false` if the client has lost its lease.
+    fn finish(
+        &mut self,
+        op: Op,
+        key: &[u8],
+        value: &[u8],
+        ticket: Ticket,
+        result: Result<Outcome, IndexError>,
+    ) -> bool {
         match result {
             Ok(outcome) => {
-                self.remember(key, &value, op, &outcome);
+                self.remember(key, value, op, &outcome);
                 self.log.complete(ticket, self.shared.stamp(&self.endpoint), outcome);
                 true
             }
@@ -227,6 +249,28 @@ impl Worker {
             Err(error) => return self.failed(error, || format!("get of {} keys", keys.len())),
         }
         true
+    }
+
+    /// Upserts this key and others in one call, each an operation of its own; `false` if the client has lost its lease.
+    async fn upsert_many(&mut self, key: Vec<u8>) -> bool {
+        self.shared.written_together.set(self.shared.written_together.get() + 1);
+        let mut pairs = vec![(key, self.value())];
+        for _ in 0..self.rng.within(1, 12) {
+            pairs.push((self.shared.workload.next(&mut self.rng).1, self.value()));
+        }
+        let now = self.shared.stamp(&self.endpoint);
+        let call = |(key, value): &(Vec<u8>, Vec<u8>)| call_of(Op::Upsert, key, (b"", value));
+        let tickets: Vec<_> = pairs.iter().map(|pair| self.log.invoke(call(pair), now)).collect();
+        let asked: Vec<(&[u8], &[u8])> = pairs.iter().map(|(key, value)| (key.as_slice(), value.as_slice())).collect();
+        let results = self.index.upsert_many(&asked).await;
+        if results.len() != pairs.len() {
+            self.shared.fail(format!("{} outcomes of {} upserts", results.len(), pairs.len()));
+        }
+        let mut goes_on = true;
+        for (((key, value), ticket), result) in pairs.iter().zip(tickets).zip(results) {
+            goes_on &= self.finish(Op::Upsert, key, value, ticket, result.map(outcome_of_upsert));
+        }
+        goes_on
     }
 
     /// Draws the bounds and the limit of a scan near this key, and scans.
@@ -325,6 +369,11 @@ impl Worker {
                 self.walk().await
             } else if op == Op::Get && self.shared.many > 0 && self.rng.chance(self.shared.many) {
                 self.get_many(key).await
+            } else if op == Op::Upsert
+                && self.shared.upserts_together > 0
+                && self.rng.chance(self.shared.upserts_together)
+            {
+                self.upsert_many(key).await
             } else if op == Op::Get && self.shared.ordered && self.rng.chance(ODDS / 3) {
                 self.scan_near(key).await
             } else {
@@ -355,6 +404,14 @@ pub fn call_of(op: Op, key: &[u8], (expected, value): (&[u8], &[u8])) -> Call {
     }
 }
 
+fn outcome_of_upsert(upsert: Upsert) -> Outcome {
+    match upsert {
+        Upsert::Inserted => Outcome::Inserted,
+        Upsert::Updated => Outcome::Updated,
+        Upsert::Written => Outcome::Written,
+    }
+}
+
 /// Carries out one operation, and returns its outcome in the checker's terms.
 pub async fn carry_out(
     index: &impl PointIndex,
@@ -372,11 +429,7 @@ pub async fn carry_out(
             Update::Updated => Outcome::Updated,
             Update::Absent => Outcome::Absent,
         },
-        Op::Upsert => match index.upsert(key, value).await? {
-            Upsert::Inserted => Outcome::Inserted,
-            Upsert::Updated => Outcome::Updated,
-            Upsert::Written => Outcome::Written,
-        },
+        Op::Upsert => outcome_of_upsert(index.upsert(key, value).await?),
         Op::Remove => match index.remove(key).await? {
             Remove::Removed => Outcome::Removed,
             Remove::Absent => Outcome::Absent,

@@ -6,6 +6,7 @@ use farindex_fabric::Executor;
 use farindex_index::join::try_join_all;
 use farindex_index::{
     IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, RemoveIf, Replace, Update, Upsert, Value,
+    upsert_each,
 };
 use foldhash::fast::RandomState;
 use std::sync::Arc;
@@ -85,6 +86,9 @@ impl PointIndex for LocalMap {
     }
     async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         self.upsert(key, value).await
+    }
+    async fn upsert_many(&self, pairs: &[(&[u8], &[u8])]) -> Vec<Result<Upsert, IndexError>> {
+        upsert_each(self, pairs).await
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         Ok(match self.map.remove(key) {

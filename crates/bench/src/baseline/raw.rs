@@ -20,7 +20,7 @@ use farindex_fabric::{Endpoint, Executor, Fabric, FabricError, NodeId, OpKind, R
 use farindex_index::join::try_join_all;
 use farindex_index::{
     Entry, IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, RemoveIf, Replace, Update, Upsert,
-    Value,
+    Value, upsert_each,
 };
 use smallvec::SmallVec;
 use std::cell::Cell;
@@ -229,6 +229,9 @@ impl PointIndex for RawIndex {
     }
     async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         self.upsert(key, value).await
+    }
+    async fn upsert_many(&self, pairs: &[(&[u8], &[u8])]) -> Vec<Result<Upsert, IndexError>> {
+        upsert_each(self, pairs).await
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         self.run(Op::Remove, OpKind::Remove, key).await.map(|()| Remove::Removed)

@@ -10,7 +10,7 @@ use farindex_fabric::Executor;
 use farindex_index::join::try_join_all;
 use farindex_index::{
     Entry, IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, RemoveIf, Replace, Update, Upsert,
-    Value,
+    Value, upsert_each,
 };
 use std::ops::Bound;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -100,6 +100,9 @@ impl PointIndex for LocalSkipList {
     }
     async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         self.upsert(key, value).await
+    }
+    async fn upsert_many(&self, pairs: &[(&[u8], &[u8])]) -> Vec<Result<Upsert, IndexError>> {
+        upsert_each(self, pairs).await
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         let Some(entry) = self.map.get(key) else { return Ok(Remove::Absent) };

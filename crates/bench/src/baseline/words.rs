@@ -7,7 +7,7 @@ use farindex_fabric::Executor;
 use farindex_index::join::try_join_all;
 use farindex_index::{
     Entry, IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, RemoveIf, Replace, Update, Upsert,
-    Value,
+    Value, upsert_each,
 };
 use masstree::{MassTree, RangeBound};
 use std::ops::Bound;
@@ -108,6 +108,9 @@ impl<M: WordMap> PointIndex for LocalWords<M> {
     }
     async fn upsert_with_outcome(&self, _: &[u8], _: &[u8]) -> Result<Upsert, IndexError> {
         Err(refuse("upserts"))
+    }
+    async fn upsert_many(&self, pairs: &[(&[u8], &[u8])]) -> Vec<Result<Upsert, IndexError>> {
+        upsert_each(self, pairs).await
     }
     async fn remove(&self, _: &[u8]) -> Result<Remove, IndexError> {
         Err(refuse("removals"))

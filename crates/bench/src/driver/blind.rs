@@ -2,7 +2,7 @@
 //! insert.
 
 use farindex::{Insert, PointIndex, Remove, RemoveIf, Replace, Update, Upsert, Value};
-use farindex_index::{Entry, IndexError, KeyBounds, Limits, OrderedIndex};
+use farindex_index::{Entry, IndexError, KeyBounds, Limits, OrderedIndex, upsert_each};
 
 /// An index whose inserts may be blind upserts.
 pub struct Blind<I> {
@@ -49,6 +49,9 @@ impl<I: PointIndex> PointIndex for Blind<I> {
     }
     async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         self.index.upsert_with_outcome(key, value).await
+    }
+    async fn upsert_many(&self, pairs: &[(&[u8], &[u8])]) -> Vec<Result<Upsert, IndexError>> {
+        upsert_each(self, pairs).await
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         self.index.remove(key).await

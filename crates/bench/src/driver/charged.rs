@@ -5,7 +5,7 @@
 
 use farindex::{Insert, PointIndex, Remove, RemoveIf, Replace, Update, Upsert, Value};
 use farindex_fabric::{Endpoint, NodeId, OpKind, RemotePtr};
-use farindex_index::{Entry, IndexError, KeyBounds, Limits, OrderedIndex};
+use farindex_index::{Entry, IndexError, KeyBounds, Limits, OrderedIndex, upsert_each};
 use std::ops::Bound;
 use std::time::Duration;
 
@@ -83,6 +83,9 @@ impl<I: PointIndex> PointIndex for Charged<I> {
     async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         self.pay(OpKind::Upsert, key).await?;
         self.index.upsert_with_outcome(key, value).await
+    }
+    async fn upsert_many(&self, pairs: &[(&[u8], &[u8])]) -> Vec<Result<Upsert, IndexError>> {
+        upsert_each(self, pairs).await
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         self.pay(OpKind::Remove, key).await?;

@@ -6,7 +6,7 @@ use farindex_fabric::{Endpoint, Executor, Fabric, FabricError, MemoryFabric, OpK
 use farindex_index::join::try_join_all;
 use farindex_index::{
     Entry, IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, RemoveIf, Replace, Update, Upsert,
-    Value,
+    Value, upsert_each,
 };
 use std::cell::Cell;
 use std::sync::Arc;
@@ -122,6 +122,9 @@ impl PointIndex for FaultyIndex {
     }
     async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         self.upsert(key, value).await
+    }
+    async fn upsert_many(&self, pairs: &[(&[u8], &[u8])]) -> Vec<Result<Upsert, IndexError>> {
+        upsert_each(self, pairs).await
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         if self.map.get(key).await?.is_some() {
@@ -408,6 +411,9 @@ impl PointIndex for Counter {
     }
     async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         self.upsert(key, value).await
+    }
+    async fn upsert_many(&self, pairs: &[(&[u8], &[u8])]) -> Vec<Result<Upsert, IndexError>> {
+        upsert_each(self, pairs).await
     }
     async fn remove(&self, _: &[u8]) -> Result<Remove, IndexError> {
         Ok(Remove::Removed)

@@ -5,7 +5,7 @@ use farindex_bench::{Bench, BenchError, Control, Identity, KeyOrder, Op, Outcome
 use farindex_fabric::Executor;
 use farindex_index::{
     Entry, IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, RemoveIf, Replace, Update, Upsert,
-    Value,
+    Value, upsert_each,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -123,6 +123,9 @@ impl PointIndex for FaultyScans {
     }
     async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         self.list.upsert_with_outcome(key, value).await
+    }
+    async fn upsert_many(&self, pairs: &[(&[u8], &[u8])]) -> Vec<Result<Upsert, IndexError>> {
+        upsert_each(self, pairs).await
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         self.list.remove(key).await

@@ -84,6 +84,7 @@ use crate::marks::mark;
 use crate::traits::{
     Entry, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, RemoveIf, Replace, Update, Upsert,
 };
+use crate::write::upsert_each;
 use crate::{IndexError, Value};
 use farindex_pool::PoolError;
 use std::sync::Arc;
@@ -305,6 +306,13 @@ impl<I: PointIndex> PointIndex for Coalesced<I> {
             Some(_) => self.upsert(key, value).await,
             None => self.index.upsert_with_outcome(key, value).await,
         }
+    }
+
+    async fn upsert_many(&self, pairs: &[(&[u8], &[u8])]) -> Vec<Result<Upsert, IndexError>> {
+        if self.table.is_none() {
+            return self.index.upsert_many(pairs).await;
+        }
+        upsert_each(self, pairs).await
     }
 
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {

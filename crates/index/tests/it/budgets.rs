@@ -196,6 +196,33 @@ fn moving_a_bucket_takes_two_round_trips_more() {
 }
 
 #[test]
+fn many_upserts_are_two_batches_and_a_cas_for_each() {
+    with_shard(16 << 20, config(), async |shard| {
+        warm(shard).await;
+        let endpoint = shard.session().endpoint();
+        let keys: Vec<_> = (0..10).chain(1000..1005).map(key).collect();
+        let pairs: Vec<(&[u8], &[u8])> = keys.iter().map(|key| (&key[..], &b"other"[..])).collect();
+        let before = endpoint.meter();
+        let outcomes = shard.upsert_many(&pairs).await;
+        let cost = *(endpoint.meter() - before).of(OpKind::Upsert);
+        let (there, absent) = outcomes.split_at(10);
+        assert!(there.iter().all(|outcome| *outcome == Ok(Upsert::Updated)));
+        assert!(absent.iter().all(|outcome| *outcome == Ok(Upsert::Inserted)));
+        let expected = Budget {
+            round_trips: 2 + 15,
+            block_round_trips: 1,
+            reads: 15 + 10,
+            writes: 15,
+            cas: 15,
+            bytes_read: 15 * 512 + 10 * 64,
+            bytes_written: 15 * 64,
+            ..NOTHING
+        };
+        assert_eq!(budget(&cost), expected);
+    });
+}
+
+#[test]
 fn many_gets_are_a_batch_of_buckets_and_one_of_blocks() {
     with_shard(16 << 20, config(), async |shard| {
         warm(shard).await;

@@ -44,7 +44,7 @@ use crate::slotted::walk::{Step, free_table};
 use crate::table_per_node::{Creation, Opening, TablePerNode};
 use crate::traits::{Insert, Limits, PointIndex, Remove, RemoveIf, Replace, Update, Upsert};
 use crate::visit::Entries;
-use crate::write::{Guard, Mode};
+use crate::write::{Guard, Mode, upsert_each};
 use crate::{IndexAudit, IndexError, Value};
 use displace::{Displacer, Room};
 use farindex_fabric::{NodeId, OpKind, RemotePtr, Span, apart};
@@ -334,6 +334,10 @@ impl PointIndex for Cuckoo {
 
     async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         self.upsert(key, value).await
+    }
+
+    async fn upsert_many(&self, pairs: &[(&[u8], &[u8])]) -> Vec<Result<Upsert, IndexError>> {
+        upsert_each(self, pairs).await
     }
 
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {

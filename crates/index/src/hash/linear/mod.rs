@@ -39,7 +39,7 @@ use crate::slotted::{geometry, slot};
 use crate::table_per_node::{Creation, Opening, TablePerNode};
 use crate::traits::{Insert, Limits, PointIndex, Remove, RemoveIf, Replace, Update, Upsert};
 use crate::visit::Entries;
-use crate::write::{Guard, Mode};
+use crate::write::{Guard, Mode, upsert_each};
 use crate::{IndexAudit, IndexError, Value};
 use farindex_fabric::{NodeId, OpKind, RemotePtr, Span, apart};
 use farindex_pool::audit::Audit;
@@ -329,6 +329,10 @@ impl PointIndex for Linear {
 
     async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         self.upsert(key, value).await
+    }
+
+    async fn upsert_many(&self, pairs: &[(&[u8], &[u8])]) -> Vec<Result<Upsert, IndexError>> {
+        upsert_each(self, pairs).await
     }
 
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {

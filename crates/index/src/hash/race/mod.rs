@@ -42,7 +42,7 @@ use crate::marks::mark;
 use crate::table_per_node::{Creation, Opening, TablePerNode};
 use crate::traits::{Insert, Limits, PointIndex, Remove, RemoveIf, Replace, Update, Upsert};
 use crate::visit::Entries;
-use crate::write::{Guard, Mode, Wrote};
+use crate::write::{Guard, Mode, Wrote, upsert_each};
 use crate::{IndexAudit, IndexError, Value};
 use farindex_fabric::{Buf, NodeId, OpKind, RemotePtr, Span, apart, cold};
 use farindex_pool::audit::Audit;
@@ -348,6 +348,10 @@ impl PointIndex for Race {
 
     async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         self.upsert(key, value).await
+    }
+
+    async fn upsert_many(&self, pairs: &[(&[u8], &[u8])]) -> Vec<Result<Upsert, IndexError>> {
+        upsert_each(self, pairs).await
     }
 
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {

@@ -41,7 +41,7 @@ use crate::kind::Settings;
 use crate::table_per_node::{Creation, Opening, TablePerNode};
 use crate::traits::{Insert, Limits, PointIndex, Remove, RemoveIf, Replace, Update, Upsert};
 use crate::visit::Entries;
-use crate::write::Guard;
+use crate::write::{Guard, upsert_each};
 use crate::{IndexAudit, IndexError, Value};
 use append::{Mode, Wrote};
 use farindex_fabric::{NodeId, OpKind, RemotePtr, Span, apart, cold};
@@ -400,6 +400,10 @@ impl PointIndex for SepHash {
     async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         let wrote = apart(self.write(OpKind::Upsert, Mode::Upsert, key, value)).await?;
         Ok(if wrote.present { Upsert::Updated } else { Upsert::Inserted })
+    }
+
+    async fn upsert_many(&self, pairs: &[(&[u8], &[u8])]) -> Vec<Result<Upsert, IndexError>> {
+        upsert_each(self, pairs).await
     }
 
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {

@@ -400,7 +400,7 @@ impl<'a> Op<'a> {
 
     /// Returns the slots of this pattern whose blocks are not known to be other keys': slot i at bit i.
     #[inline]
-    fn unknown(&self, snapshot: &Snapshot, pattern: Pattern) -> u64 {
+    pub(super) fn unknown(&self, snapshot: &Snapshot, pattern: Pattern) -> u64 {
         let mut slots = snapshot.matches(pattern);
         if !self.rejected.is_empty() {
             let known = |slot: &usize| self.rejected.contains(&(snapshot.word(*slot) & !META));

@@ -5,14 +5,14 @@
 use super::Shard;
 use super::bucket::{Level, Snapshot};
 use super::geometry::Geometry;
-use super::lookup::{LookupResult, Op};
-use super::slot::Slot;
-use crate::block::UNIT;
+use super::lookup::{Hit, LookupResult, Op};
+use super::slot::{Entry, META, Slot};
+use crate::block::{self, Compared, UNIT};
 use crate::extendible::directory::Guards;
 use crate::many::{BatchedLookup, Judged};
 use crate::marks::mark;
 use crate::{IndexError, Value};
-use farindex_fabric::{Batch, Done, OpKind, RemotePtr, Span, Ticket};
+use farindex_fabric::{Batch, Buf, Done, OpKind, RemotePtr, Span, Ticket};
 use std::rc::Rc;
 
 /// The READ of a level-1 bucket.
@@ -21,6 +21,47 @@ pub(super) struct BucketRead {
     bucket: u64,
     at: RemotePtr,
     read: Ticket,
+}
+
+impl Op<'_> {
+    /// Adds the READ of the level-1 bucket to a shared batch.
+    pub(super) fn ask_bucket(&self, batch: &mut Batch<'_>) -> BucketRead {
+        let geometry = self.table.geometry();
+        let bucket = geometry.home(self.places.hash.bits(), geometry.version);
+        let at = geometry.bucket(Level::One, bucket);
+        BucketRead { geometry, bucket, at, read: batch.read(at, Level::One.bytes()) }
+    }
+
+    /// Keeps the bucket for the lookup, and returns its first slot that may be the key's, by its number.
+    pub(super) fn judge_bucket(&mut self, read: BucketRead, done: &mut Done) -> Option<(usize, Entry)> {
+        let BucketRead { geometry, bucket, at, read } = read;
+        let snapshot = Snapshot::new(at, done.buf(read));
+        let slots = self.unknown(&snapshot, self.places.first_pattern(&geometry));
+        let slot = (slots != 0).then(|| slots.trailing_zeros() as usize);
+        let found = slot.and_then(|slot| match Slot::decode(snapshot.word(slot)) {
+            Slot::Live(entry) => Some((slot, entry)),
+            _ => None,
+        });
+        self.ready = Some((geometry.version, bucket, snapshot));
+        found
+    }
+
+    /// The key's place, if what was READ of the block of this slot shows that it is there.
+    pub(super) fn judge_block(&mut self, slot: usize, ptr: RemotePtr, buf: Buf) -> Option<Hit> {
+        match block::compare(buf, self.places.hash, self.key) {
+            Compared::Own(block) => {
+                let (.., first) = self.ready.take()?;
+                Some(Hit { slot: first.slot(slot), word: first.word(slot), ptr, block, first: Some(first) })
+            }
+            Compared::Other => {
+                if let Some((.., first)) = &self.ready {
+                    self.rejected.push(first.word(slot) & !META);
+                }
+                None
+            }
+            Compared::Open(_) => None,
+        }
+    }
 }
 
 impl<'a> BatchedLookup<'a> for Op<'a> {
@@ -39,24 +80,14 @@ impl<'a> BatchedLookup<'a> for Op<'a> {
     }
 
     fn ask(&self, batch: &mut Batch<'_>, _: &mut Guards<'a>) -> BucketRead {
-        let geometry = self.table.geometry();
-        let bucket = geometry.home(self.places.hash.bits(), geometry.version);
-        let at = geometry.bucket(Level::One, bucket);
-        BucketRead { geometry, bucket, at, read: batch.read(at, Level::One.bytes()) }
+        self.ask_bucket(batch)
     }
 
-    fn judge(
-        &mut self,
-        BucketRead { geometry, bucket, at, read }: BucketRead,
-        done: &mut Done,
-    ) -> Result<Judged, IndexError> {
-        let snapshot = Snapshot::new(at, done.buf(read));
+    fn judge(&mut self, read: BucketRead, done: &mut Done) -> Result<Judged, IndexError> {
         // If the first of several candidates is another key's, the lookup continues by itself.
-        let candidate = self.candidates(&snapshot, self.places.first_pattern(&geometry)).into_iter().next();
-        self.ready = Some((geometry.version, bucket, snapshot));
-        Ok(match candidate.map(|candidate| Slot::decode(candidate.word)) {
-            Some(Slot::Live(entry)) => Judged::Block(entry.ptr, entry.len as usize * UNIT),
-            _ => Judged::Open,
+        Ok(match self.judge_bucket(read, done) {
+            Some((_, entry)) => Judged::Block(entry.ptr, entry.len as usize * UNIT),
+            None => Judged::Open,
         })
     }
 

@@ -22,6 +22,7 @@
 //! | `published` | removal as published, with the feature `published` alone | 3.2 |
 //! | `dump` | every key once | |
 //! | `walk` | every slot, for audits, recovery and drops | |
+//! | `write` | writes of one key and of many: a block, and a CAS that points to it | Algorithm 1 |
 
 pub mod bucket;
 mod dump;
@@ -42,27 +43,23 @@ pub mod table;
 mod tests;
 mod unfreeze;
 mod walk;
+mod write;
 
 use crate::audit::OnDamage;
-use crate::block::{self, UNIT};
-use crate::faults::{Fault, planted};
 use crate::handle::{Handle, has_handle};
-use crate::keyhash::KeyHash;
 use crate::kind::Settings;
-use crate::marks::mark;
 use crate::root_sync::{free_root, mark_root_dropped};
 use crate::table_per_node::{Creation, Opening, TablePerNode};
 use crate::traits::{Insert, Limits, PointIndex, Remove, RemoveIf, Replace, Update, Upsert};
 use crate::visit::Entries;
-use crate::write::{Guard, Mode, Wrote};
+use crate::write::{Guard, Mode};
 use crate::{IndexAudit, IndexError, Value};
-use farindex_fabric::{Buf, NodeId, OpKind, RemotePtr, Span, apart};
+use farindex_fabric::{NodeId, OpKind, RemotePtr, Span, apart};
 use farindex_pool::audit::Audit;
 use geometry::Geometry;
-use insert::Put;
-use lookup::{Hit, LookupResult, Op};
+use lookup::{LookupResult, Op};
 use serde::{Deserialize, Serialize};
-use slot::{Entry, Slot, Stamp};
+use slot::{Slot, Stamp};
 use std::rc::Rc;
 use table::Table;
 
@@ -147,96 +144,6 @@ impl Shard {
         }
         self.reclaim().await
     }
-
-    /// Writes a block, looks up the key, and inserts or replaces its entry as `mode` says.
-    async fn write(&self, mode: Mode<'_>, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
-        self.check_lengths(key, value)?;
-        let hash = self.hash(key);
-        let table = self.table(hash);
-        let span = self.session.span(mode.kind());
-        let block_len = block::block_len(key.len(), value.len());
-        let ptr = self.session.alloc(&span, table.root().node(), block_len as u64).await?;
-        let buf = block::encode(self.session.endpoint(), hash, key, value);
-        let (mut buf, mut span) = (Some(buf), Some(span));
-        let wrote = loop {
-            // After a wait for the epoch the write begins again, under another pin.
-            let span = span.take().unwrap_or_else(|| self.session.span(mode.kind()));
-            let began = span.endpoint().now();
-            match self.write_block(table, span, mode, hash, key, (ptr, block_len), buf.take()).await {
-                Ok(Some(wrote)) => break Ok(wrote),
-                Ok(None) => {
-                    let took = self.session.endpoint().now().saturating_sub(began);
-                    if let Err(error) = table.await_epoch(&self.session, took).await {
-                        break Err(error);
-                    }
-                }
-                Err(error) => break Err(error),
-            }
-        };
-        match &wrote {
-            Ok(Wrote::Inserted) => table.note(1),
-            Ok(Wrote::Updated) => {}
-            // The block was written, but nothing points to it.
-            Ok(Wrote::Exists | Wrote::Absent | Wrote::Differs) => self.session.discard(ptr, block_len as u64),
-            // After a failed verb it may be linked all the same (N7), or its WRITE may land later (N5).
-            Err(IndexError::Fabric(_)) => {}
-            Err(_) => self.session.discard(ptr, block_len as u64),
-        }
-        self.after(table, matches!(wrote, Ok(Wrote::Inserted))).await?;
-        wrote
-    }
-
-    /// Makes one attempt. `buf` is what has yet to be written to the block. Returns `None` if the caller should wait
-    /// for the epoch, which is not possible under the pin.
-    #[allow(clippy::too_many_arguments)]
-    async fn write_block(
-        &self,
-        table: &Table,
-        span: Span,
-        mode: Mode<'_>,
-        hash: KeyHash,
-        key: &[u8],
-        (ptr, block_len): (RemotePtr, usize),
-        buf: Option<Buf>,
-    ) -> Result<Option<Wrote>, IndexError> {
-        let pin = self.session.pin(span)?;
-        let (mut op, mut check) = (Op::new(self, table, pin, hash, key), mode.guard().begin());
-        let mut along = buf.map(|buf| (ptr, buf));
-        let late = if planted(Fault::EarlyPointer) { along.take() } else { None };
-        if planted(Fault::UnawaitedBlock)
-            && let Some((ptr, buf)) = along.take()
-        {
-            let mut batch = op.span().batch();
-            batch.write(ptr, buf);
-            batch.post_detached();
-        }
-        loop {
-            match op.look(&mut along).await? {
-                LookupResult::Hit(_) if mode == Mode::Insert => return Ok(Some(Wrote::Exists)),
-                LookupResult::Hit(hit) if !check.admits(hit.block.value()) => return Ok(Some(Wrote::Differs)),
-                LookupResult::Hit(hit) => {
-                    let len = ((block_len / UNIT) as u64).min(slot::MAX_UNITS);
-                    if let Slot::Live(entry) = Slot::decode(hit.word)
-                        && op.replace(&hit, Slot::Live(Entry { len, ptr, ..entry })).await?
-                    {
-                        op.write_late(late).await?;
-                        return Ok(Some(Wrote::Updated));
-                    }
-                }
-                LookupResult::Absent(_) if mode.is_update() => return Ok(Some(Wrote::Absent)),
-                // A planted fault may not have written the block yet.
-                LookupResult::Absent(absence) if late.is_none() && op.should_await_epoch(&absence.first) => {
-                    return Ok(None);
-                }
-                LookupResult::Absent(absence) => {
-                    if op.put(&absence, ptr, block_len).await? == Put::Done {
-                        op.write_late(late).await?;
-                        return Ok(Some(Wrote::Inserted));
-                    }
-                }
-            }
-        }
-    }
 }
 
 impl TablePerNode for Shard {
@@ -297,37 +204,6 @@ impl TablePerNode for Shard {
 
     async fn visit_entries(&self, entries: &Entries, damaged: OnDamage<'_>) -> Result<u64, IndexError> {
         self.visit_entries(entries, damaged).await
-    }
-}
-
-impl Op<'_> {
-    /// CASes the slot of a key that was found. After success the old block is retired.
-    async fn replace(&mut self, hit: &Hit, slot: Slot) -> Result<bool, IndexError> {
-        if let Some(first) = hit.first.as_ref().filter(|first| !first.is_written()) {
-            mark!("replace: bucket not settled");
-            // The client that splits the parent is still writing this bucket, and may write it again.
-            let version = self.table.geometry().version;
-            self.wait_for_words(first, version, || "a bucket of level 1 is written in part".to_owned()).await?;
-            return Ok(false);
-        }
-        let done = self.span().cas(hit.slot, hit.word, slot.over(hit.word)).await? == hit.word;
-        if !done {
-            mark!("replace: CAS lost");
-        }
-        if done && planted(Fault::NoGrace) {
-            self.pin.session().discard(hit.ptr, hit.block.len());
-        } else if done {
-            self.pin.retire(hit.ptr, hit.block.len());
-        }
-        Ok(done)
-    }
-
-    /// Writes the block that a slot already points to: for [`Fault::EarlyPointer`].
-    async fn write_late(&self, block: Option<(RemotePtr, Buf)>) -> Result<(), IndexError> {
-        if let Some((ptr, buf)) = block {
-            self.span().write(ptr, buf).await?;
-        }
-        Ok(())
     }
 }
 
@@ -394,6 +270,10 @@ impl PointIndex for Shard {
 
     async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         self.upsert(key, value).await
+    }
+
+    async fn upsert_many(&self, pairs: &[(&[u8], &[u8])]) -> Vec<Result<Upsert, IndexError>> {
+        apart(self.write_many(pairs)).await
     }
 
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {

@@ -59,7 +59,7 @@ use crate::traits::{
     Entry, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, RemoveIf, Replace, Update, Upsert,
 };
 use crate::visit::Entries;
-use crate::write::{Guard, Mode};
+use crate::write::{Guard, Mode, upsert_each};
 use crate::{IndexAudit, IndexError, Value};
 use farindex_fabric::{Buf, NodeId, RemotePtr, Span, apart, cold};
 use farindex_pool::audit::Audit;
@@ -552,6 +552,9 @@ impl PointIndex for Dex {
     }
     async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         self.upsert(key, value).await
+    }
+    async fn upsert_many(&self, pairs: &[(&[u8], &[u8])]) -> Vec<Result<Upsert, IndexError>> {
+        upsert_each(self, pairs).await
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         apart(self.delete(key, Guard::Any)).await.map(Remove::from)

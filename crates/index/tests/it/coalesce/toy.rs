@@ -1,7 +1,9 @@
 //! The simplest index over verbs: one word for each of a few keys, zero for an absent one. Linearizable by itself.
 
 use farindex_fabric::{Endpoint, NodeId, OpKind, RemotePtr, Span};
-use farindex_index::{IndexError, Insert, Limits, PointIndex, Remove, RemoveIf, Replace, Update, Upsert, Value};
+use farindex_index::{
+    IndexError, Insert, Limits, PointIndex, Remove, RemoveIf, Replace, Update, Upsert, Value, upsert_each,
+};
 
 pub(crate) struct Toy(pub(crate) Endpoint);
 
@@ -66,6 +68,9 @@ impl PointIndex for Toy {
     }
     async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
         self.upsert(key, value).await
+    }
+    async fn upsert_many(&self, pairs: &[(&[u8], &[u8])]) -> Vec<Result<Upsert, IndexError>> {
+        upsert_each(self, pairs).await
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
         let old = self.swap(self.0.span(OpKind::Remove), key, 0, |seen| seen == 0).await?;

@@ -3,6 +3,7 @@
 mod crashed;
 mod damage;
 mod errors;
+mod order;
 
 use farindex_fabric::memory::Delivery;
 use farindex_testkit::is_thorough;
