@@ -2,14 +2,15 @@
 //!
 //! Invariants: replies are in the order of the commands; GETs and EXISTS of one key that follow each other are read together
 //! by one look-up of many keys, each at a moment of its own between the command before them and the command after them;
-//! every other command begins when the one before it has taken effect.
+//! SETs that follow each other are prepared together, and take effect one after the other; every other command begins when
+//! the one before it has taken effect.
 
 use crate::client::Client;
 use crate::command::strings::{self, write_string};
 use crate::command::{Context, look_up, run, shown, table};
 use crate::gateway::Shared;
 use crate::resp::{Args, RequestLimits};
-use crate::store::Store;
+use crate::store::{MANY, Store};
 use crate::{Fail, command};
 use farindex::Value;
 use std::cell::Cell;
@@ -26,9 +27,32 @@ pub(crate) struct Thread<'t> {
 /// A client that has this much waiting is sent it before its next command.
 const SEND_EARLY: usize = 256 << 10;
 
+/// Commands that follow each other and are carried out together: look-ups alone, or SETs alone.
+#[derive(Default)]
+struct Gathered {
+    reads: Vec<Read>,
+    writes: Vec<Write>,
+}
+
+impl Gathered {
+    /// Are they enough?
+    fn is_full(&self, store: &Store) -> bool {
+        self.reads.len() >= store.chunk()
+            || self.writes.len() >= MANY
+            || self.writes.iter().map(|write| write.value.len()).sum::<usize>() > TOGETHER
+    }
+    async fn carry_out(&mut self, client: &mut Client, thread: &Thread<'_>) {
+        read_all(client, thread, &mut self.reads).await;
+        write_all(client, thread, &mut self.writes).await;
+    }
+}
+
+/// SETs are carried out when their values are longer than this together.
+const TOGETHER: usize = 256 << 10;
+
 /// Carries out every whole command that the client has sent.
 pub(crate) async fn serve(client: &mut Client, thread: &Thread<'_>) {
-    let mut reads: Vec<Read> = Vec::new();
+    let mut gathered = Gathered::default();
     let (mut at, mut commands) = (0, 0);
     while !client.closing && !client.broken {
         let limits = match client.identity.known {
@@ -40,7 +64,7 @@ pub(crate) async fn serve(client: &mut Client, thread: &Thread<'_>) {
             Ok(Some(len)) => len,
             Ok(None) => break,
             Err(why) => {
-                read_all(client, thread, &mut reads).await;
+                gathered.carry_out(client, thread).await;
                 client.reply.error(&format!("ERR {why}"));
                 thread.shared.counters.errors.inc();
                 client.closing = true;
@@ -51,20 +75,22 @@ pub(crate) async fn serve(client: &mut Client, thread: &Thread<'_>) {
         if !args.is_empty() {
             commands += 1;
         }
-        if args.len() == 2
-            && client.identity.known
-            && let Some(what) = What::of(args.at(0))
-        {
-            let key = args.span(1);
-            reads.push(Read { what, key: at + key.start..at + key.end });
-            if reads.len() >= thread.store.chunk() {
-                read_all(client, thread, &mut reads).await;
+        if let Some(next) = Next::of(args, at).filter(|_| client.identity.known) {
+            match next {
+                Next::Read(read) => {
+                    write_all(client, thread, &mut gathered.writes).await;
+                    gathered.reads.push(read);
+                }
+                Next::Write(write) => {
+                    read_all(client, thread, &mut gathered.reads).await;
+                    gathered.writes.push(write);
+                }
             }
-        } else if args.len() == 3 && client.identity.known && command::is(args.at(0), "set") {
-            read_all(client, thread, &mut reads).await;
-            set(client, thread, at).await;
+            if gathered.is_full(thread.store) {
+                gathered.carry_out(client, thread).await;
+            }
         } else if !args.is_empty() {
-            read_all(client, thread, &mut reads).await;
+            gathered.carry_out(client, thread).await;
             one(client, thread, at).await;
         }
         client.parser.next();
@@ -80,7 +106,7 @@ pub(crate) async fn serve(client: &mut Client, thread: &Thread<'_>) {
             client.broken = true;
         }
     }
-    read_all(client, thread, &mut reads).await;
+    gathered.carry_out(client, thread).await;
     client.input.consume(at);
     thread.shared.counters.commands.inc_by(commands);
 }
@@ -96,16 +122,6 @@ async fn one(client: &mut Client, thread: &Thread<'_>, at: usize) {
         refuse(client, thread, before, &why);
     }
     client.closing |= client.identity.leaving;
-}
-
-/// Carries out a SET without options, as [`one`] would: the most common write needs no future in a box.
-async fn set(client: &mut Client, thread: &Thread<'_>, at: usize) {
-    client.identity.last = "set";
-    let args = client.parser.args(client.input.bytes().get(at..).unwrap_or_default());
-    match strings::put(thread.store, args.at(1), args.at(2)).await {
-        Ok(()) => client.reply.ok(),
-        Err(why) => refuse(client, thread, client.reply.len(), &why),
-    }
 }
 
 async fn answer(cx: &mut Context<'_>, args: Args<'_>, known: bool) -> Result<(), Fail> {
@@ -140,12 +156,20 @@ enum What {
     Presence,
 }
 
-impl What {
-    /// What a command with one argument asks for, if it is a look-up.
-    fn of(name: &[u8]) -> Option<Self> {
-        match name.len() {
-            3 if command::is(name, "get") => Some(What::Value),
-            6 if command::is(name, "exists") => Some(What::Presence),
+/// A command that may be gathered.
+enum Next {
+    Read(Read),
+    Write(Write),
+}
+
+impl Next {
+    /// `at`: where the command begins in what the client has sent.
+    fn of(args: Args<'_>, at: usize) -> Option<Self> {
+        let (name, span) = (args.at(0), |arg| at + args.span(arg).start..at + args.span(arg).end);
+        match (args.len(), name.len()) {
+            (2, 3) if command::is(name, "get") => Some(Next::Read(Read { what: What::Value, key: span(1) })),
+            (2, 6) if command::is(name, "exists") => Some(Next::Read(Read { what: What::Presence, key: span(1) })),
+            (3, 3) if command::is(name, "set") => Some(Next::Write(Write { key: span(1), value: span(2) })),
             _ => None,
         }
     }
@@ -156,6 +180,34 @@ struct Read {
     what: What,
     /// Where the key is in what the client has sent.
     key: Range<usize>,
+}
+
+/// A SET without options that a client has sent: where its arguments are.
+struct Write {
+    key: Range<usize>,
+    value: Range<usize>,
+}
+
+/// Sets strings one after the other, and writes the replies.
+async fn write_all(client: &mut Client, thread: &Thread<'_>, writes: &mut Vec<Write>) {
+    if writes.is_empty() {
+        return;
+    }
+    client.identity.last = "set";
+    let bytes = client.input.bytes();
+    let of = |span: &Range<usize>| bytes.get(span.clone()).unwrap_or_default();
+    let fits: Vec<_> = writes.iter().map(|write| strings::check_length(thread.store, write.value.len())).collect();
+    let strings = writes.iter().zip(&fits).filter(|(_, fits)| fits.is_ok());
+    let strings: Vec<_> = strings.map(|(write, _)| (of(&write.key), of(&write.value))).collect();
+    let mut written = thread.store.put_strings(&strings).await.into_iter();
+    for fits in fits {
+        let missing = || Err(Fail::text("this command may have taken effect or not"));
+        match fits.and_then(|()| written.next().unwrap_or_else(missing)) {
+            Ok(()) => client.reply.ok(),
+            Err(why) => refuse(client, thread, client.reply.len(), &why),
+        }
+    }
+    writes.clear();
 }
 
 /// The records of keys. One that cannot be read does not keep the others from their values.

@@ -6,7 +6,7 @@ use crate::Fail;
 use crate::number::{integer, parse_float, parse_integer};
 use crate::resp::Args;
 use crate::store::record::{self, Kind, Record};
-use crate::store::{Change, Store};
+use crate::store::{Change, MANY, Store};
 
 /// `GET key`. Pipelines gather theirs instead: see [`crate::pipeline`].
 pub(crate) async fn get(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Fail> {
@@ -61,8 +61,9 @@ pub(crate) async fn mset(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Fai
     for at in (1..args.len()).step_by(2) {
         check_length(cx.store, args.at(at + 1).len())?;
     }
-    for at in (1..args.len()).step_by(2) {
-        cx.store.put_string(args.at(at), args.at(at + 1), None).await?;
+    let pairs: Vec<(&[u8], &[u8])> = (1..args.len()).step_by(2).map(|at| (args.at(at), args.at(at + 1))).collect();
+    for pairs in pairs.chunks(MANY) {
+        cx.store.put_strings(pairs).await.into_iter().collect::<Result<(), Fail>>()?;
     }
     cx.reply.ok();
     Ok(())
@@ -106,13 +107,8 @@ impl SetOptions {
     }
 }
 
-/// `SET key value`.
-pub(crate) async fn put(store: &Store, key: &[u8], value: &[u8]) -> Result<(), Fail> {
-    check_length(store, value.len())?;
-    store.put_string(key, value, None).await
-}
-
-fn check_length(store: &Store, len: usize) -> Result<(), Fail> {
+/// Refuses a string that is too long.
+pub(crate) fn check_length(store: &Store, len: usize) -> Result<(), Fail> {
     let most = store.longest_value();
     if len > most {
         return Err(Fail::text(format!("a string of {len} bytes is longer than the limit of {most}")));
@@ -123,11 +119,6 @@ fn check_length(store: &Store, len: usize) -> Result<(), Fail> {
 /// `SET key value [NX|XX] [GET] [EX|PX|EXAT|PXAT time | KEEPTTL]`.
 pub(crate) async fn set(cx: &mut Context<'_>, args: Args<'_>) -> Result<(), Fail> {
     let (key, value) = (args.at(1), args.at(2));
-    if args.len() == 3 {
-        put(cx.store, key, value).await?;
-        cx.reply.ok();
-        return Ok(());
-    }
     check_length(cx.store, value.len())?;
     let options = SetOptions::parse(args)?;
     if !(options.only_absent || options.only_present || options.get || options.keep_expiry) {

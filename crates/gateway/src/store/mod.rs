@@ -53,8 +53,8 @@ pub(crate) enum Change<T> {
     Remove(T),
 }
 
-/// Most keys of one look-up of many.
-const MANY: usize = 64;
+/// Most keys of one look-up of many, and of SETs that are carried out together.
+pub(crate) const MANY: usize = 64;
 /// A look-up of many keys takes fewer when its values are longer than this together.
 const MANY_BYTES: usize = 4 << 20;
 /// Scratch buffers above this are given back.
@@ -111,7 +111,7 @@ impl Store {
     pub(crate) fn ordered(&self) -> &Rc<AnyIndex> {
         &self.ordered
     }
-    /// How many keys to give to one [`raw_many`](Self::raw_many).
+    /// How many keys to give to one [`raw_many`](Self::raw_many), or to [`put_strings`](Self::put_strings).
     pub(crate) fn chunk(&self) -> usize {
         self.many.get()
     }
@@ -223,6 +223,26 @@ impl Store {
         }
         written?;
         Ok(())
+    }
+
+    /// Sets strings one after the other, whatever was there.
+    pub(crate) async fn put_strings(&self, strings: &[(&[u8], &[u8])]) -> Vec<Result<(), Fail>> {
+        let mut bytes = self.scratch.take();
+        bytes.clear();
+        let mut ends = Vec::with_capacity(strings.len());
+        for (_, value) in strings {
+            record::begin(&mut bytes, Kind::String, None);
+            bytes.extend_from_slice(value);
+            ends.push(bytes.len());
+        }
+        let mut from = 0;
+        let records = ends.into_iter().map(|end| bytes.get(std::mem::replace(&mut from, end)..end).unwrap_or_default());
+        let pairs: Vec<(&[u8], &[u8])> = strings.iter().map(|(key, _)| *key).zip(records).collect();
+        let written = self.hash.upsert_many(&pairs).await;
+        if bytes.capacity() <= SCRATCH {
+            self.scratch.replace(bytes);
+        }
+        written.into_iter().map(|written| Ok(written.map(drop)?)).collect()
     }
 
     /// Removes a key; returns whether it counted as present.
