@@ -60,6 +60,8 @@ pub(crate) struct Client {
     pub(crate) broken: bool,
     pub(crate) closing: bool,
     pub(crate) end_of_input: bool,
+    /// There may be whole commands in the input: the last turn was long enough.
+    pub(crate) has_commands: bool,
 }
 
 /// What one read has brought.
@@ -115,6 +117,7 @@ impl Client {
             broken: false,
             closing: false,
             end_of_input: false,
+            has_commands: false,
         }
     }
     pub(crate) fn stream(&mut self) -> &mut TcpStream {

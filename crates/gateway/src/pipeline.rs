@@ -50,10 +50,15 @@ impl Gathered {
 /// SETs are carried out when their values are longer than this together.
 const TOGETHER: usize = 256 << 10;
 
-/// Carries out every whole command that the client has sent.
+/// Bytes of replies after which a client's turn ends.
+const TURN: usize = 1 << 20;
+
+/// Carries out the whole commands that the client has sent, until their replies are long enough for one turn.
 pub(crate) async fn serve(client: &mut Client, thread: &Thread<'_>) {
     let mut gathered = Gathered::default();
     let (mut at, mut commands) = (0, 0);
+    let (begun, mut sent) = (client.reply.len(), 0);
+    client.has_commands = false;
     while !client.closing && !client.broken {
         let limits = match client.identity.known {
             true => thread.shared.limits.requests,
@@ -97,13 +102,18 @@ pub(crate) async fn serve(client: &mut Client, thread: &Thread<'_>) {
         at += len;
         // One that takes nothing now is asked again when its connection has room.
         if client.reply.len() > SEND_EARLY && client.blocked.is_none() {
-            let sent = client.write();
-            thread.shared.counters.bytes_out.inc_by(sent as u64);
+            let bytes = client.write();
+            thread.shared.counters.bytes_out.inc_by(bytes as u64);
+            sent += bytes;
         }
         if client.reply.len() > thread.shared.limits.output {
             // It reads too slowly, or not at all.
             thread.shared.counters.overrun.inc();
             client.broken = true;
+        }
+        if sent + client.reply.len() > begun + TURN {
+            client.has_commands = true;
+            break;
         }
     }
     gathered.carry_out(client, thread).await;

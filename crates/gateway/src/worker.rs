@@ -10,7 +10,8 @@
 //! queue in between.
 //!
 //! Invariants: events are edge-triggered, so a client stays queued until a read has found nothing more; a client is either
-//! in its slot or in a future that runs; each turn of a client reads at most one buffer, so none keeps the others waiting.
+//! in its slot or in a future that runs; each turn of a client reads at most one buffer, and ends when its replies are long, so
+//! none keeps the others waiting.
 
 use crate::client::{Buffers, Client};
 use crate::clock::yield_now;
@@ -242,6 +243,9 @@ impl Worker {
         if !client.reply.is_empty() {
             self.shared.counters.bytes_out.inc_by(client.write() as u64);
         }
+        if client.has_commands && !client.closing && !client.broken {
+            return Some(client);
+        }
         if slot.readable && !client.closing && !client.broken {
             let taken = client.read(&mut self.buffers, self.shared.limits.requests.request);
             slot.readable = taken.more || slot.hung_up && !client.end_of_input && !client.broken;
@@ -270,13 +274,14 @@ impl Worker {
             self.shared.counters.overrun.inc();
             client.broken = true;
         }
-        let done = (client.closing || client.end_of_input) && client.reply.is_empty();
+        let has_commands = client.has_commands && !client.closing;
+        let done = (client.closing || client.end_of_input && !has_commands) && client.reply.is_empty();
         if client.broken || done {
             return self.close(at, client);
         }
         let Some(slot) = self.slots.get_mut(at) else { return };
         slot.client = Some(client);
-        if slot.readable && !std::mem::replace(&mut slot.queued, true) {
+        if (slot.readable || has_commands) && !std::mem::replace(&mut slot.queued, true) {
             self.queue.push_back(at);
         }
     }

@@ -100,6 +100,33 @@ fn a_client_that_never_reads_is_disconnected_and_slows_nobody() {
 }
 
 #[test]
+fn a_long_pipeline_of_long_replies_takes_turns_with_others() {
+    let (gateway, mut other) = alone();
+    assert_eq!(other.call(&[b"SET", &b"k"[..], &vec![b'x'; 1 << 20]]), "+OK".into());
+    let mut long = Client::connect(gateway.address());
+    let sent = |c: &mut Client| {
+        let info = c.words("INFO stats").text();
+        let bytes = info.split("total_net_output_bytes:").nth(1).and_then(|rest| rest.split("\r\n").next());
+        bytes.and_then(|bytes| bytes.parse::<u64>().ok()).expect("bytes") >> 20
+    };
+    let before = sent(&mut other);
+    const GETS: u64 = 150;
+    long.send(&encode(&["GET", "k"]).repeat(GETS as usize));
+    let reader = std::thread::spawn(move || {
+        for _ in 0..GETS {
+            assert_eq!(long.reply().map(|value| value.text().len()), Some(1 << 20));
+        }
+    });
+    // All of them are one read of the gateway. Others see them carried out in part.
+    let mut seen = std::collections::BTreeSet::new();
+    while !reader.is_finished() {
+        seen.insert(sent(&mut other) - before);
+    }
+    reader.join().expect("no panic");
+    assert!(seen.iter().filter(|sent| (1..GETS).contains(sent)).count() > 2, "{seen:?}");
+}
+
+#[test]
 fn a_client_that_reads_nothing_for_too_long_is_disconnected() {
     let gateway = limited(|limits| limits.stalled = Duration::from_millis(100));
     let (mut deaf, mut other) = (Client::connect(gateway.address()), Client::connect(gateway.address()));
