@@ -42,7 +42,7 @@ async fn reversals(ctx: Ctx, config: IndexConfig, order: Vec<u64>) -> u64 {
         found
     };
     let work: [std::pin::Pin<Box<dyn Future<Output = u64>>>; 2] = [Box::pin(write), Box::pin(read)];
-    join_all(work.into_iter()).await.into_iter().sum()
+    join_all(work).await.into_iter().sum()
 }
 
 #[test]
