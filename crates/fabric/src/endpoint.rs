@@ -15,6 +15,7 @@ pub use batch::{Batch, Completion, Done, Ticket};
 
 use crate::buf::BufPool;
 use crate::call::{CallRefused, check_request};
+use crate::exec::yield_now;
 use crate::inflight::Inflight;
 use crate::meter::{Class, Counters, Meter, OpKind};
 use crate::timer::{Sleep, Timers};
@@ -57,11 +58,13 @@ struct Inner {
     watcher: Cell<Option<Waker>>,
 }
 
-/// On a fabric whose verbs complete at once, a coroutine would never let another one of its thread run. So it yields
-/// after this many batches, and sooner while a coroutine sleeps: the sleeper may hold what others wait for (an epoch, a
-/// lock).
+/// On a fabric whose verbs complete at once, a coroutine would never let another one of its thread run. So it does that
+/// after this many batches, when its operation has ended ([`Endpoint::let_others_run`]). Within an operation it yields after
+/// `STREAK_WITHIN`: whoever is stopped there holds a pin, and nobody frees memory until its turn comes again.
 const STREAK: u32 = 512;
-const STREAK_WHILE_SLEEPING: u32 = 16;
+const STREAK_WITHIN: u32 = 8 * STREAK;
+/// And so often it looks whether a sleeper is due, which may hold what others wait for (an epoch, a lock).
+const LOOK_FOR_SLEEPERS: u32 = 16;
 
 /// Chains kept for batches to come: as many as a full house of coroutines has in flight.
 const CHAINS: usize = 1024;
@@ -71,9 +74,13 @@ impl Inner {
     #[inline]
     fn should_yield(&self) -> bool {
         let streak = self.streak.get() + 1;
-        let limit = if self.timers.borrow().is_empty() { STREAK } else { STREAK_WHILE_SLEEPING };
-        self.streak.set(if streak >= limit { 0 } else { streak });
-        streak >= limit
+        let yields = streak >= STREAK_WITHIN || streak.is_multiple_of(LOOK_FOR_SLEEPERS) && self.sleeper_is_due();
+        self.streak.set(if yields { 0 } else { streak });
+        yields
+    }
+    fn sleeper_is_due(&self) -> bool {
+        let due = self.timers.borrow().next_due();
+        due.is_some_and(|due| self.transport.borrow().now() >= due)
     }
     /// There is something new to wait for.
     fn wake_watcher(&self) {
@@ -143,6 +150,15 @@ impl Endpoint {
         let at = self.now() + pause;
         self.inner.transport.borrow_mut().wake_at(at);
         Sleep::new(self.clone(), at)
+    }
+    /// Lets other coroutines of this thread run, if this one has had it for long. To be called where an operation has ended
+    /// and holds nothing, neither a pin nor a lock.
+    #[inline]
+    pub async fn let_others_run(&self) {
+        if self.inner.streak.get() >= STREAK {
+            self.inner.streak.set(0);
+            yield_now().await;
+        }
     }
     pub(crate) fn timers(&self) -> &RefCell<Timers> {
         &self.inner.timers

@@ -24,7 +24,7 @@ use crate::apart::{Cold, cold};
 use async_task::Runnable;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::marker::PhantomData;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -344,7 +344,7 @@ mod tests {
         let asked = Cell::new(false);
         executor.block_on(
             &Nothing,
-            std::future::poll_fn(|cx| {
+            poll_fn(|cx| {
                 if asked.replace(true) {
                     return Poll::Ready(());
                 }
@@ -354,4 +354,17 @@ mod tests {
         );
         thread.join().expect("no panic");
     }
+}
+
+/// Lets the thread's other coroutines, and the endpoint, have a turn.
+pub async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }

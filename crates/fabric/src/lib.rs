@@ -82,7 +82,7 @@ pub use buf::{Buf, SharedBuf};
 pub use call::{CallHandler, CallRefused, CallTable, RegionView};
 pub use endpoint::{Batch, Completion, Done, Endpoint, Span, Ticket};
 pub use error::FabricError;
-pub use exec::{Driver, Executor, Idle, Task};
+pub use exec::{Driver, Executor, Idle, Task, yield_now};
 pub use memory::MemoryFabric;
 pub use meter::{Class, Counters, Meter, OpKind, OpStats};
 pub use ptr::{NodeId, RemotePtr};

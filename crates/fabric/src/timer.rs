@@ -16,9 +16,6 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.sleepers.is_empty()
-    }
     /// When the next one is to be woken.
     pub(crate) fn next_due(&self) -> Option<Duration> {
         self.sleepers.first_key_value().map(|((at, _), _)| *at)

@@ -62,7 +62,7 @@ mod walk;
 pub use builder::{IndexBuilder, PoolBuilder, SessionBuilder};
 pub use check::{CheckReport, Repaired};
 pub use error::Error;
-pub use farindex_fabric::{FabricError, Meter, RemotePtr, Task};
+pub use farindex_fabric::{FabricError, Meter, RemotePtr, Task, yield_now};
 pub use farindex_index::audit::Damage;
 pub use farindex_index::dex::PartitionInfo;
 pub use farindex_index::{

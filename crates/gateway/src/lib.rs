@@ -31,7 +31,6 @@
 //! | [`resp`] | the protocol |
 
 mod client;
-mod clock;
 mod command;
 mod counters;
 mod fail;

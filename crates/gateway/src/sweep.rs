@@ -3,12 +3,12 @@
 //! Each gateway sweeps, on a thread of its own that takes a fifth of a core at most. Nothing waits for a sweep: what it
 //! removes counts as absent already. Why it removes nothing that is needed: Z2 to Z5 in [`crate::store::sorted`].
 
+use crate::Fail;
 use crate::gateway::{GatewayError, Shared, helps_to_renew};
 use crate::store::Store;
 use crate::store::record::{Kind, Record};
 use crate::store::sorted::{self, Generation, PAGE, Set, State};
-use crate::{Fail, clock};
-use farindex::{Entry, OrderedIndex, PointIndex, Remove, RemoveIf, Value};
+use farindex::{Entry, OrderedIndex, PointIndex, Remove, RemoveIf, Value, yield_now};
 use std::collections::HashMap;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -121,7 +121,7 @@ async fn erase(store: &Store, shared: &Shared, generation: Generation) -> Result
         if page.len() < PAGE || shared.stopping() {
             break;
         }
-        clock::yield_now().await;
+        yield_now().await;
     }
     // Last: a generation with entries keeps its owner, so that the next sweep recognises it if this one was cut off.
     store.ordered().remove(&sorted::owner_key(generation)).await?;
@@ -225,7 +225,7 @@ impl Sweep<'_> {
                 return Ok(());
             }
             self.pace();
-            clock::yield_now().await;
+            yield_now().await;
         }
     }
 

@@ -14,7 +14,6 @@
 //! none keeps the others waiting.
 
 use crate::client::{Buffers, Client};
-use crate::clock::yield_now;
 use crate::gateway::{GatewayError, Shared, helps_to_renew};
 use crate::pipeline::{self, Thread};
 use crate::store::Store;
@@ -220,7 +219,7 @@ impl Worker {
                 }
             }
             // What an operation has left to be carried out later leaves now.
-            yield_now().await;
+            farindex::yield_now().await;
         }
     }
 

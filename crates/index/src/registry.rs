@@ -376,6 +376,12 @@ impl AnyIndex {
     pub fn uid(&self) -> u64 {
         dispatch!(self, index => index.inner().uid())
     }
+    /// An operation, and then a turn for the thread's other coroutines if that is due: now it holds no pin.
+    async fn operation<T>(&self, operation: impl Future<Output = T>) -> T {
+        let done = operation.await;
+        dispatch!(self, index => index.inner().session()).endpoint().let_others_run().await;
+        done
+    }
     /// See [`PoolIndex::statistics`].
     pub fn statistics(&self) -> Statistics {
         dispatch!(self, index => index.inner().statistics())
@@ -446,34 +452,34 @@ impl PointIndex for AnyIndex {
         dispatch!(self, index => index.limits())
     }
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
-        apart(async { dispatch!(self, index => index.get(key).await) }).await
+        apart(self.operation(async { dispatch!(self, index => index.get(key).await) })).await
     }
     async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
-        apart(async { dispatch!(self, index => index.get_many(keys).await) }).await
+        apart(self.operation(async { dispatch!(self, index => index.get_many(keys).await) })).await
     }
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
-        apart(async { dispatch!(self, index => index.insert(key, value).await) }).await
+        apart(self.operation(async { dispatch!(self, index => index.insert(key, value).await) })).await
     }
     async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
-        apart(async { dispatch!(self, index => index.update(key, value).await) }).await
+        apart(self.operation(async { dispatch!(self, index => index.update(key, value).await) })).await
     }
     async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
-        apart(async { dispatch!(self, index => index.upsert(key, value).await) }).await
+        apart(self.operation(async { dispatch!(self, index => index.upsert(key, value).await) })).await
     }
     async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
-        apart(async { dispatch!(self, index => index.upsert_with_outcome(key, value).await) }).await
+        apart(self.operation(async { dispatch!(self, index => index.upsert_with_outcome(key, value).await) })).await
     }
     async fn upsert_many(&self, pairs: &[(&[u8], &[u8])]) -> Vec<Result<Upsert, IndexError>> {
-        apart(async { dispatch!(self, index => index.upsert_many(pairs).await) }).await
+        apart(self.operation(async { dispatch!(self, index => index.upsert_many(pairs).await) })).await
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
-        apart(async { dispatch!(self, index => index.remove(key).await) }).await
+        apart(self.operation(async { dispatch!(self, index => index.remove(key).await) })).await
     }
     async fn replace(&self, key: &[u8], expected: &[u8], value: &[u8]) -> Result<Replace, IndexError> {
-        apart(async { dispatch!(self, index => index.replace(key, expected, value).await) }).await
+        apart(self.operation(async { dispatch!(self, index => index.replace(key, expected, value).await) })).await
     }
     async fn remove_if(&self, key: &[u8], expected: &[u8]) -> Result<RemoveIf, IndexError> {
-        apart(async { dispatch!(self, index => index.remove_if(key, expected).await) }).await
+        apart(self.operation(async { dispatch!(self, index => index.remove_if(key, expected).await) })).await
     }
     fn cache_bytes(&self) -> u64 {
         dispatch!(self, index => index.cache_bytes())

@@ -5,11 +5,10 @@ use super::worker::Context;
 use super::{Worker, many};
 use crate::oracle::{Effect, Oracle, Scanning, WrongAnswer};
 use crate::workload::{ABSENT, KeyOrder, Keys, Op, Stream, below};
+use farindex_fabric::yield_now;
 use farindex_index::{IndexError, Insert, OrderedIndex, PointIndex, Remove, Update, Upsert, Value};
-use std::future::poll_fn;
 use std::ops::Bound;
 use std::rc::Rc;
-use std::task::Poll;
 
 /// A client yields to others after this many operations.
 const TURN: u32 = 32;
@@ -29,19 +28,6 @@ impl Tally {
         self.counts.iter_mut().zip(other.counts).for_each(|(sum, count)| *sum += count);
         self.entries_scanned += other.entries_scanned;
     }
-}
-
-/// Lets the other clients of the thread, and the endpoint, have a turn.
-pub(crate) async fn yield_now() {
-    let mut waited = false;
-    poll_fn(|cx| {
-        if std::mem::replace(&mut waited, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
 
 /// Which key an operation is on.

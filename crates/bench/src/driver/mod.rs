@@ -85,7 +85,7 @@ pub trait Worker {
                 0..10_000 => std::thread::yield_now(),
                 _ => std::thread::sleep(Duration::from_micros(50)),
             }
-            client::yield_now().await;
+            farindex_fabric::yield_now().await;
         }
     }
     /// The part of the key space that this worker works on, if the plan divides it.

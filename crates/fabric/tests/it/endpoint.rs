@@ -192,3 +192,47 @@ fn a_busy_coroutine_yields_to_a_sleeper() {
     assert!(seen, "the sleeper was never woken");
     executor.block_on(&endpoint, sleeper);
 }
+
+/// Where others wait for their turn, an operation goes on: it may hold a pin, for which all reclamation waits. They run when it
+/// has ended.
+#[test]
+fn others_have_their_turn_between_operations() {
+    let fabric = MemoryFabric::new(1, 4096).expect("memory");
+    let endpoint = fabric.connect(&fabric.new_identity()).expect("a connection");
+    let executor = Executor::new();
+    let turns = Rc::new(Cell::new(0));
+    // Somebody sleeps, but is not due.
+    let sleeper = executor.spawn({
+        let endpoint = endpoint.clone();
+        async move { endpoint.sleep(Duration::from_secs(1000)).await }
+    });
+    let other = executor.spawn({
+        let turns = Rc::clone(&turns);
+        async move {
+            for _ in 0..3 {
+                turns.set(turns.get() + 1);
+                farindex_fabric::yield_now().await;
+            }
+        }
+    });
+    executor.block_on(&endpoint, async {
+        farindex_fabric::yield_now().await;
+        assert_eq!(turns.get(), 1);
+        let span = endpoint.span(OpKind::Get);
+        let read = async |verbs: u32| {
+            for _ in 0..verbs {
+                span.read(RemotePtr::new(NodeId::new(0), 64), 8).await.expect("a READ");
+            }
+        };
+        endpoint.let_others_run().await;
+        assert_eq!(turns.get(), 1, "nobody has waited for long");
+        read(1000).await;
+        assert_eq!(turns.get(), 1, "an operation was interrupted, and nobody's sleep is over");
+        endpoint.let_others_run().await;
+        assert_eq!(turns.get(), 2);
+        read(10_000).await;
+        assert!(turns.get() > 2, "an operation without an end keeps its thread for ever");
+    });
+    executor.block_on(&endpoint, other);
+    drop(sleeper);
+}

@@ -180,7 +180,7 @@ async fn read(cx: &Context<'_>, set: &Set, by: By, bounds: Bounds, most: usize) 
         }
         members.extend(page);
         next = following;
-        crate::clock::yield_now().await;
+        farindex::yield_now().await;
     }
     members.truncate(most);
     Ok(members)
@@ -259,7 +259,7 @@ async fn count(cx: &mut Context<'_>, key: &[u8], query: &Query<'_>) -> Result<()
             };
             counted += page.len();
             next = following;
-            crate::clock::yield_now().await;
+            farindex::yield_now().await;
         }
     }
     cx.reply.count(counted);

@@ -14,8 +14,7 @@ pub(crate) mod scan;
 pub(crate) mod sorted;
 
 use crate::Fail;
-use crate::clock::yield_now;
-use farindex::{AnyIndex, Index, Insert, PointIndex, Remove, RemoveIf, Replace, Session, Value};
+use farindex::{AnyIndex, Index, Insert, PointIndex, Remove, RemoveIf, Replace, Session, Value, yield_now};
 use record::{HEADER, Kind, Record};
 use sorted::Periods;
 use std::cell::{Cell, RefCell};

@@ -12,8 +12,7 @@
 use super::Store;
 use super::record::Record;
 use crate::Fail;
-use crate::clock::yield_now;
-use farindex::{IndexError, Value};
+use farindex::{IndexError, Value, yield_now};
 use std::cell::RefCell;
 use std::collections::BinaryHeap;
 use xxhash_rust::xxh3::xxh3_64;

@@ -39,8 +39,7 @@
 use super::Store;
 use super::record::{self, Kind, Record, now_ms};
 use crate::Fail;
-use crate::clock::yield_now;
-use farindex::{Entry, Insert, OrderedIndex, PointIndex, RemoveIf, Replace};
+use farindex::{Entry, Insert, OrderedIndex, PointIndex, RemoveIf, Replace, yield_now};
 use std::ops::Bound;
 use std::time::{Duration, Instant};
 
