@@ -58,7 +58,6 @@ impl Backoff {
         held: HeldLock,
         (state, leases): (u64, u32),
     ) -> Result<(), IndexError> {
-        let held = HeldLock { holders: held.holders ^ state.rotate_left(13), ..held };
-        check_timeout_of(pin.session(), pin.span(), &mut self.timeout, held, leases).await
+        check_timeout_of(pin.session(), pin.span(), &mut self.timeout, (held, state), leases).await
     }
 }

@@ -9,12 +9,13 @@
 //! * A lock is not left held because the work under it has failed: the client releases it, or abandons it so that the
 //!   next client can claim it. After a failed verb alone the state of the lock is unknown (N7), and the lock stays
 //!   claimed until this client has been revoked.
-//! * No wait for a lock holder exceeds two leases, unless the holders change meanwhile.
+//! * No wait for a lock holder exceeds two leases, unless the holder changes meanwhile. Others that try to take the lock do not
+//!   count.
 
 use crate::IndexError;
 use crate::maintenance::read_word;
 use farindex_fabric::{Batch, Done, RemotePtr, Span};
-use farindex_pool::{Claim, Intent, IntentCell, Lock, LockTimeout, Pin, Session, Taken, intent};
+use farindex_pool::{Claim, Intent, IntentCell, Lock, LockTimeout, Names, Pin, Session, Taken, intent};
 use std::time::Duration;
 
 /// Pause between two looks at a lock that a claimed lock covers.
@@ -25,8 +26,8 @@ const COVERED_PAUSE: Duration = Duration::from_micros(50);
 pub(crate) struct HeldLock {
     /// The lock word.
     pub(crate) at: RemotePtr,
-    /// Identifies the clients whose intents name the lock; changes when they change.
-    pub(crate) holders: u64,
+    /// The intents that name the lock.
+    pub(crate) holders: Names,
 }
 
 /// Takes a lock: declares `intent` in `cell`, CASes the lock word from `free` to `held`, and posts the READs that
@@ -104,7 +105,7 @@ pub(crate) async fn claim_covered(pin: &Pin<'_>, lock: Lock) -> Result<bool, Ind
         let holders = match session.claim_covered(span, lock).await? {
             Claim::Taken(_) => return Ok(true),
             Claim::Busy { names, .. } => names,
-            Claim::Free | Claim::Unsteady => 0,
+            Claim::Free | Claim::Unsteady => Names::NONE,
         };
         check_timeout(session, span, &mut timeout, HeldLock { at: lock.at, holders }).await?;
         session.endpoint().sleep(COVERED_PAUSE).await;
@@ -129,12 +130,13 @@ pub(crate) async fn recover_lock<'s>(
         let held = attempt(&pin).await?;
         drop(pin);
         recovered += u64::from(held.is_none());
-        wait_for_lock_holder(session, &mut timeout, held.unwrap_or(HeldLock { at: lock.at, holders: 0 })).await?;
+        let held = held.unwrap_or(HeldLock { at: lock.at, holders: Names::NONE });
+        wait_for_lock_holder(session, &mut timeout, held).await?;
     }
     Ok(recovered)
 }
 
-/// Waits for a sixteenth of a lease. Fails if the lock has had the same holders for two leases.
+/// Waits for a sixteenth of a lease. Fails if the lock has had the same holder for two leases.
 pub(crate) async fn wait_for_lock_holder(
     session: &Session,
     timeout: &mut LockTimeout,
@@ -146,26 +148,26 @@ pub(crate) async fn wait_for_lock_holder(
     Ok(())
 }
 
-/// Fails if the lock has had the same holders for two leases.
+/// Fails if the lock has had the same holder for two leases.
 pub(crate) async fn check_timeout(
     session: &Session,
     span: &Span,
     timeout: &mut LockTimeout,
     held: HeldLock,
 ) -> Result<(), IndexError> {
-    check_timeout_of(session, span, timeout, held, 2).await
+    check_timeout_of(session, span, timeout, (held, 0), 2).await
 }
 
-/// Fails if the lock has had the same holders for so many leases.
+/// Fails if the lock has had the same holder for so many leases, in the same `state`.
 pub(crate) async fn check_timeout_of(
     session: &Session,
     span: &Span,
     timeout: &mut LockTimeout,
-    held: HeldLock,
+    (held, state): (HeldLock, u64),
     leases: u32,
 ) -> Result<(), IndexError> {
-    let same = held.holders ^ held.at.to_bits().rotate_left(32);
-    let waited = timeout.held_for(same, session.endpoint().now());
+    let what = state.rotate_left(13) ^ held.at.to_bits().rotate_left(32);
+    let waited = timeout.held_for(what, held.holders, session.endpoint().now());
     if waited <= session.pool().lease() * leases {
         return Ok(());
     }

@@ -219,7 +219,7 @@ async fn locked<T>(
                     let word = first_word(&batch.post().await?.buf(word));
                     break (inside, HeldLock::new(Some(cell), LOCK, word));
                 }
-                Claim::Busy { names, .. } if lock_timeout.held_for(names, endpoint.now()) > lease * 2 => {
+                Claim::Busy { names, .. } if lock_timeout.held_for(0, names, endpoint.now()) > lease * 2 => {
                     return Err(held(session, span, LOCK, "the catalog").await?);
                 }
                 _ => {}

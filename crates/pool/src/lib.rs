@@ -63,4 +63,4 @@ pub use lease::{ClientInfo, clients};
 pub use lock::{HeldLock, LockAttempt, LostLock};
 pub use pool::{Pool, PoolOptions};
 pub use session::{Hold, Pin, Session};
-pub use takeover::{Claim, LockTimeout, Taken};
+pub use takeover::{Claim, LockTimeout, Names, Taken};

@@ -29,8 +29,8 @@ pub enum Claim<'s> {
     Unsteady,
     /// A client that may be alive holds the lock, or the fabric cannot revoke the holder.
     Busy {
-        /// A hash of the intents that name the lock. It changes when other intents name the lock.
-        names: u64,
+        /// The intents that name the lock: of its holder, and of those that try to take it.
+        names: Names,
         /// True if only operations of this very client name the lock.
         own: bool,
     },
@@ -171,7 +171,7 @@ impl Session {
                 mark!("takeover: lock released meanwhile");
                 return Ok(Claim::Free);
             }
-            let names = named.iter().fold(named.len() as u64, |names, found| names.rotate_left(7) ^ found.word);
+            let names = Names::of(named.iter().map(|found| found.word));
             let own = !named.is_empty() && named.iter().all(|found| found.slot == self.client().slot());
             let standings: Vec<_> = named.iter().map(|found| self.standing_of(&slots, found)).collect();
             if standings.contains(&Standing::Alive) || named.is_empty() && mine.is_some() {
@@ -223,21 +223,55 @@ impl Session {
     }
 }
 
-/// Measures how long the same clients have held one lock, so that a waiting operation can give up. The limit of the
+/// Intents that name one lock: each is one of 255 bits, so two may be the same bit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Names([u64; 4]);
+
+impl Names {
+    /// No intent names the lock. That is one of the bits: a lock may be held for long that no intent names.
+    pub const NONE: Names = Names([1, 0, 0, 0]);
+
+    /// The intents with these words. Each declaration has a word of its own.
+    pub fn of(words: impl IntoIterator<Item = u64>) -> Names {
+        let mut names = [0; 4];
+        for word in words {
+            let bit = 1 + (word.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) % 255;
+            names[bit as usize / 64] |= 1 << (bit % 64);
+        }
+        if names == [0; 4] { Names::NONE } else { Names(names) }
+    }
+    /// Those that are in both; `None` if no intent is.
+    fn common(self, other: Names) -> Option<Names> {
+        let common = std::array::from_fn(|i| self.0[i] & other.0[i]);
+        (common != [0; 4]).then_some(Names(common))
+    }
+    /// A hash.
+    pub fn digest(self) -> u64 {
+        self.0.iter().fold(0, |digest: u64, part| digest.rotate_left(13) ^ part)
+    }
+}
+
+/// Measures how long the same client has held one lock, so that a waiting operation can give up. The limit of the
 /// indexes and the catalog is two leases.
+///
+/// Invariant: the intent of the holder names the lock all the time, and its word does not change. Those of clients that try to
+/// take the lock come and go. So the same client has held it since the last moment from which on one intent was always there.
 #[derive(Debug, Default)]
 pub struct LockTimeout {
-    names: Option<u64>,
+    /// What is waited for, and the intents that were there whenever anyone has looked.
+    held: Option<(u64, Names)>,
     since: Duration,
 }
 
 impl LockTimeout {
-    /// Returns for how long the same intents have named the lock. `names` is that of [`Claim::Busy`]; the measurement
-    /// begins again when it changes.
-    pub fn held_for(&mut self, names: u64, now: Duration) -> Duration {
-        if self.names != Some(names) {
-            *self = LockTimeout { names: Some(names), since: now };
+    /// Returns for how long one intent at least has always named the lock. `names` is that of [`Claim::Busy`]. The measurement
+    /// begins again when none of the intents is left, and when another lock or state is waited for, which `what` identifies.
+    pub fn held_for(&mut self, what: u64, names: Names, now: Duration) -> Duration {
+        let common = self.held.filter(|(same, _)| *same == what).and_then(|(_, before)| before.common(names));
+        if common.is_none() {
+            self.since = now;
         }
+        self.held = Some((what, common.unwrap_or(names)));
         now.saturating_sub(self.since)
     }
 }
@@ -246,4 +280,38 @@ impl LockTimeout {
 pub(crate) async fn held(session: &Session, span: &Span, lock: Lock, what: &str) -> Result<PoolError, PoolError> {
     let holder = intent::holders(session, span, lock.at).await?;
     Ok(PoolError::Held { what: what.to_owned(), holder })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LockTimeout, Names};
+    use std::time::Duration;
+
+    /// The words of others that try to take the lock differ each time, and one holds it.
+    #[test]
+    fn a_holder_is_seen_among_those_that_try() {
+        let at = Duration::from_millis;
+        let mut timeout = LockTimeout::default();
+        for i in 0..100 {
+            let tried = (0..i % 4).map(|other| 1000 + i * 10 + other);
+            let names = Names::of(tried.chain([7]));
+            assert_eq!(timeout.held_for(1, names, at(i)), at(i));
+        }
+        // Another lock, or another state of it.
+        assert_eq!(timeout.held_for(2, Names::of([7]), at(100)), at(0));
+        assert_eq!(timeout.held_for(2, Names::of([7]), at(101)), at(1));
+        // Another holder.
+        assert_eq!(timeout.held_for(2, Names::of([8]), at(102)), at(0));
+        // None that is known.
+        assert_eq!(timeout.held_for(2, Names::NONE, at(103)), at(0));
+        assert_eq!(timeout.held_for(2, Names::of([]), at(104)), at(1));
+    }
+
+    #[test]
+    fn holders_that_change_are_not_taken_for_one() {
+        let mut timeout = LockTimeout::default();
+        let longest = (0..10_000u64)
+            .map(|i| timeout.held_for(1, Names::of((0..8).map(|other| i << 8 | other << 40)), Duration::from_secs(i)));
+        assert!(longest.max().is_some_and(|longest| longest < Duration::from_secs(6)));
+    }
 }

@@ -24,7 +24,7 @@ use crate::IndexError;
 use crate::marks::mark;
 use crate::recovery::{HeldLock, acquire, claim_and_recover, clear_intent, wait_for_lock_holder};
 use farindex_fabric::{Batch, Done, NodeId, OpKind, RemotePtr, Span, Ticket};
-use farindex_pool::{Intent, IntentCell, Lock, LockTimeout, Pin, PoolError, Session};
+use farindex_pool::{Intent, IntentCell, Lock, LockTimeout, Names, Pin, PoolError, Session};
 use interval::SyncInterval;
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -523,7 +523,7 @@ impl<R: RootCopy> RootSync<R> {
             self.recover_resize(&pin, index).await?;
             drop(pin);
             recovered += 1;
-            let held = HeldLock { at: self.at, holders: resizer };
+            let held = HeldLock { at: self.at, holders: Names::of([resizer]) };
             wait_for_lock_holder(session, &mut lock_timeout, held).await?;
         }
         Ok(recovered)

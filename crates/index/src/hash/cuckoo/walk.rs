@@ -21,7 +21,7 @@ use crate::slotted::walk::{
 use crate::visit::Entries;
 use farindex_fabric::OpKind;
 use farindex_pool::audit::Audit;
-use farindex_pool::{LockTimeout, Pin};
+use farindex_pool::{LockTimeout, Names, Pin};
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
@@ -221,7 +221,7 @@ impl Cuckoo {
             let held = self.mover(table, &pin).recover_locked(*segment, region).await?;
             drop(pin);
             recovered += u64::from(held.is_none());
-            let held = held.unwrap_or(HeldLock { at: segment.lock(region).at, holders: 0 });
+            let held = held.unwrap_or(HeldLock { at: segment.lock(region).at, holders: Names::NONE });
             wait_for_lock_holder(session, &mut timeout, held).await?;
         }
         Ok(recovered)

@@ -263,7 +263,7 @@ impl Walk<'_, '_> {
             let done = if first & super::slot::META != 0 {
                 recovery.try_recover_lock(at).await.map(|busy| {
                     if let Some(HeldLock { at, holders }) = busy {
-                        (trace, what) = (holders, format!("level 1: the bucket at {at} stays locked"));
+                        (trace, what) = (holders.digest(), format!("level 1: the bucket at {at} stays locked"));
                     }
                 })
             } else if third || own.version() == geometry.version && own.is_written() {
