@@ -29,7 +29,7 @@ pub enum Claim<'s> {
     Unsteady,
     /// A client that may be alive holds the lock, or the fabric cannot revoke the holder.
     Busy {
-        /// The intents that name the lock: of its holder, and of those that try to take it.
+        /// The intents that name the lock, of clients that may hold it: of its holder, and of those that try to take it.
         names: Names,
         /// True if only operations of this very client name the lock.
         own: bool,
@@ -171,18 +171,22 @@ impl Session {
                 mark!("takeover: lock released meanwhile");
                 return Ok(Claim::Free);
             }
-            let names = Names::of(named.iter().map(|found| found.word));
             let own = !named.is_empty() && named.iter().all(|found| found.slot == self.client().slot());
             let standings: Vec<_> = named.iter().map(|found| self.standing_of(&slots, found)).collect();
+            let that_are = |standing| {
+                let those = named.iter().zip(&standings).filter(move |(_, of)| **of == standing);
+                Names::of(those.map(|(found, _)| found.word))
+            };
             if standings.contains(&Standing::Alive) || named.is_empty() && mine.is_some() {
                 mark!("takeover: held by a live client");
-                return Ok(Claim::Busy { names, own });
+                // What a client has left behind that is gone stays there until the lock is claimed.
+                return Ok(Claim::Busy { names: that_are(Standing::Alive), own });
             }
             let expired: Vec<_> = named.iter().zip(&standings).filter(|(_, of)| **of == Standing::Expired).collect();
             for (found, _) in &expired {
                 let Some(record) = slots.get(found.slot as usize) else { continue };
                 if !evict(self.pool(), span, found.slot, record).await? {
-                    return Ok(Claim::Busy { names, own });
+                    return Ok(Claim::Busy { names: that_are(Standing::Expired), own });
                 }
             }
             if !expired.is_empty() {
