@@ -18,6 +18,10 @@ impl IndexUnderTest for BLinkUnderTest {
     fn config(&self) -> IndexConfig {
         IndexConfig::BLink(self.config)
     }
+    /// A merge holds those of two leaves.
+    fn locks(&self) -> Option<u64> {
+        Some(2)
+    }
     fn smallest(&self) -> IndexConfig {
         IndexConfig::BLink(Config { fanout: 4 })
     }

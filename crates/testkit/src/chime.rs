@@ -64,6 +64,10 @@ impl IndexUnderTest for ChimeUnderTest {
     fn config(&self) -> IndexConfig {
         IndexConfig::Chime(self.config)
     }
+    /// A merge holds those of two leaves.
+    fn locks(&self) -> Option<u64> {
+        Some(2)
+    }
     fn smallest(&self) -> IndexConfig {
         IndexConfig::Chime(SMALLEST)
     }

@@ -1,17 +1,19 @@
 //! One run: clients on a simulated cluster, and the report.
 
 use crate::budget::{Budget, Costs};
-use crate::index_under_test::{IndexUnderTest, NAME};
+use crate::cancelling::Given;
+use crate::ending::recover_and_audit;
+use crate::index_under_test::{IndexUnderTest, NAMES};
 use crate::stalling::Stalling;
 use crate::swarm::Features;
-use crate::worker::{LAST, Shared, Worker, is_eviction};
+use crate::waits::Waits;
+use crate::worker::{LAST, Shared, Which, Worker, is_eviction};
 use crate::workload::{Op, Workload};
 use crate::{SeedReport, Setup, Stuck, lease_oracle};
 use farindex_check::{History, Limits, Loss, Recorder, Stamps, Verdict, check_with_losses};
-use farindex_fabric::{Endpoint, Fabric, OpKind};
-use farindex_index::{AnyIndex, IndexAudit, IndexConfig, IndexError, KINDS};
-use farindex_pool::audit::{Audit, AuditReport};
-use farindex_pool::{Client, Pool, PoolOptions, Session, catalog};
+use farindex_fabric::{Endpoint, Fabric};
+use farindex_index::{AnyIndex, IndexConfig, IndexError, KINDS};
+use farindex_pool::{Client, Pool, PoolOptions, Session};
 use farindex_sim::{Config, CrashOutcome, ODDS, Outcome as Ended, Sim, SimRng, Swarm};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -21,17 +23,22 @@ use std::time::Duration;
 
 /// Streams of draws: the simulator takes the first ones.
 const SETTINGS: u64 = 1000;
-const WORKERS: u64 = 2000;
+pub(crate) const WORKERS: u64 = 2000;
 const STALLS: u64 = 4000;
 const TWINS: u64 = 5000;
+const REFILLING: u64 = 6000;
+const PAIR: u64 = 7000;
+const HOLDING: u64 = 8000;
+/// The client that is held up, where one is.
+const HOLDER: u64 = 2;
 /// With a lease of less, verbs and sleeps may take as long as the lease.
 const SHORT_LEASE: Duration = Duration::from_millis(1000);
 
-async fn session_of(client: &Arc<Client>, endpoint: &Endpoint) -> Rc<Session> {
+pub(crate) async fn session_of(client: &Arc<Client>, endpoint: &Endpoint) -> Rc<Session> {
     Rc::new(client.session(endpoint.clone()))
 }
 
-/// Creates the pool and the index, and inserts the keys that are present from the beginning.
+/// Creates the pool and the indexes, and inserts the keys that are present from the beginning.
 async fn prepare(
     index_config: IndexConfig,
     shared: Rc<Shared>,
@@ -44,19 +51,42 @@ async fn prepare(
     let pool = Pool::create(fabric, &endpoint, &options).await?;
     let client = Client::register(&pool, harness.identity(), &endpoint).await?;
     let session = session_of(&client, &endpoint).await;
-    let index = Rc::new(AnyIndex::create(&session, NAME, &index_config).await?);
+    let mut indexes = Vec::new();
+    for which in shared.indexes() {
+        indexes.push((which, Rc::new(AnyIndex::create(&session, NAMES[which as usize], &index_config).await?)));
+    }
+    for (which, index) in indexes {
+        rng = preload(&shared, which, index, &endpoint, rng).await?;
+    }
+    // The same identity audits everything in the end, so nothing of it may be in flight.
+    endpoint.settle().await;
+    drop(session);
+    client.close(&endpoint).await?;
+    Ok(pool)
+}
+
+/// Inserts the keys that an index has from the beginning. Returns what is left of the draws.
+async fn preload(
+    shared: &Rc<Shared>,
+    which: Which,
+    index: Rc<AnyIndex>,
+    endpoint: &Endpoint,
+    mut rng: SimRng,
+) -> Result<SimRng, IndexError> {
     let keys = shared.workload.preload(&mut rng);
-    let log = shared.recorder.client(0);
     let mut worker = Worker {
-        shared,
+        shared: Rc::clone(shared),
+        which,
         index,
         endpoint: endpoint.clone(),
-        log,
+        log: shared.recorder(which).client(0),
         rng,
         name: 0,
-        written: 0,
+        // The values of two indexes differ.
+        written: which as u64 * 10_000,
         session: None,
         last: BTreeMap::new(),
+        given: Given::default(),
     };
     let mut removed = Vec::new();
     for key in keys {
@@ -75,12 +105,7 @@ async fn prepare(
     // Otherwise the heartbeats of the client that closes would write back what only a cache has, and then post verbs that nobody
     // waits for.
     worker.index.flush().await?;
-    drop(worker);
-    // The same identity audits everything in the end, so nothing of it may be in flight.
-    endpoint.settle().await;
-    drop(session);
-    client.close(&endpoint).await?;
-    Ok(pool)
+    Ok(worker.rng.clone())
 }
 
 /// A client: registers, starts its coroutines, keeps its lease, leaves when they are done.
@@ -119,31 +144,40 @@ impl Node {
         let one_session = self.rng.chance(ODDS * 2 / 3);
         let pause = self.rng.within(8, 20) as u32;
         let one_session = one_session || self.setup.one_session;
-        let mut handle: Option<(Rc<AnyIndex>, Endpoint, Rc<Session>)> = None;
+        let mut handles: Option<(Vec<Rc<AnyIndex>>, Endpoint, Rc<Session>)> = None;
+        let mut whose = SimRng::new(self.rng.clone().word(), PAIR);
         for coroutine in 0..coroutines {
-            if handle.is_none() || !one_session {
+            if handles.is_none() || !one_session {
                 let endpoint = self.me.connect();
                 let session = session_of(&client, &endpoint).await;
-                handle = Some((Rc::new(self.shared.open(&session).await?), endpoint, session));
+                let mut indexes = Vec::new();
+                for which in self.shared.indexes() {
+                    indexes.push(Rc::new(self.shared.open(&session, which).await?));
+                }
+                handles = Some((indexes, endpoint, session));
             }
-            let Some((index, endpoint, session)) = handle.clone() else { continue };
+            let which = if self.shared.pair && whose.chance(ODDS / 2) { Which::Other } else { Which::One };
+            let Some((indexes, endpoint, session)) = handles.clone() else { continue };
+            let Some(index) = indexes.get(which as usize).cloned() else { continue };
             let name = self.number * 10 + coroutine;
             let worker = Worker {
                 shared: Rc::clone(&self.shared),
+                which,
                 index,
                 endpoint,
-                log: self.shared.recorder.client(self.number),
+                log: self.shared.recorder(which).client(self.number),
                 rng: SimRng::new(self.rng.word(), WORKERS + name),
                 name,
                 written: 0,
                 session: Some(session),
                 last: BTreeMap::new(),
+                given: Given::default(),
             };
             let operations = self.rng.within(self.setup.operations.0, self.setup.operations.1);
             working.set(working.get() + 1);
             spawn(worker, operations, pause, Rc::clone(&working));
         }
-        drop(handle);
+        drop(handles);
         let beat = self.rng.within(10, 19) as u32;
         while working.get() > 0 {
             client.tick(&endpoint).await?;
@@ -152,71 +186,19 @@ impl Node {
                 self.shared.failures.borrow_mut().push(what);
             }
             let pause = Duration::from_nanos(1000 + self.rng.tail(beat));
-            // In runs with crashes clients wait for whole leases: ticks that are much more frequent only cost time.
-            let least = if self.shared.crashes { self.pool.lease() / 500 } else { Duration::ZERO };
+            // Where clients wait for whole leases, ticks that are much more frequent only cost time.
+            let waits = self.shared.crashes || self.pool.lease() <= SHORT_LEASE;
+            let least = if waits { self.pool.lease() / 500 } else { Duration::ZERO };
             endpoint.sleep(pause.max(least)).await;
+        }
+        if self.shared.vanishing {
+            // Its process ends without a word.
+            self.me.crash(CrashOutcome::Landed);
+            endpoint.sleep(Duration::from_nanos(1)).await;
         }
         client.close(&endpoint).await?;
         self.shared.closed.borrow_mut().insert(self.number);
         Ok(())
-    }
-}
-
-/// Audits the index, and reaches every object of the pool.
-async fn walk(index: &AnyIndex, pool: &Pool, session: &Session, audit: &mut Audit) -> Result<IndexAudit, IndexError> {
-    let report = index.audit(audit, true).await?;
-    for info in catalog::list(pool, &session.span(OpKind::Other)).await? {
-        audit.reach(info.root, pool.nodes().len() as u64 * 8, "a list of roots");
-    }
-    Ok(report)
-}
-
-/// Recovers and audits the index and the pool after all clients have left or crashed.
-async fn recover_and_audit(
-    shared: Rc<Shared>,
-    harness: farindex_sim::Client,
-    pool: Pool,
-) -> Result<(IndexAudit, AuditReport), IndexError> {
-    let endpoint = harness.connect();
-    let client = Client::register(&pool, harness.identity(), &endpoint).await?;
-    let session = session_of(&client, &endpoint).await;
-    let index = Rc::new(shared.open(&session).await?);
-    if shared.crashes {
-        client.wait_and_evict_expired(&endpoint).await?;
-        index.recover().await?;
-        last_worker(&shared, &index, &endpoint).read_all().await;
-        // What crashed clients had allocated, and what recovery has replaced.
-        session.drain().await?;
-        let mut audit = Audit::begin(&session, &session.span(OpKind::Other)).await?;
-        walk(&index, &pool, &session, &mut audit).await?;
-        let reclaimed = audit.reclaim(&session, &session.span(OpKind::Maintenance)).await?;
-        if !reclaimed.alone {
-            shared.fail("pool: another client is registered, so nothing was reclaimed".to_owned());
-        }
-    } else if shared.ordered {
-        last_worker(&shared, &index, &endpoint).read_all().await;
-        // A lookup may have finished what a writer left to the next client, and retired what that unlinked.
-        session.drain().await?;
-    }
-    let mut audit = Audit::begin(&session, &session.span(OpKind::Other)).await?;
-    let report = walk(&index, &pool, &session, &mut audit).await?;
-    drop(index);
-    let pool_report = audit.settle(&session, &session.span(OpKind::Maintenance)).await?;
-    Ok((report, pool_report))
-}
-
-/// The worker that reads what is there in the end.
-fn last_worker(shared: &Rc<Shared>, index: &Rc<AnyIndex>, endpoint: &Endpoint) -> Worker {
-    Worker {
-        shared: Rc::clone(shared),
-        index: Rc::clone(index),
-        endpoint: endpoint.clone(),
-        log: shared.recorder.client(LAST),
-        rng: SimRng::new(0, WORKERS),
-        name: LAST,
-        written: 0,
-        session: None,
-        last: BTreeMap::new(),
     }
 }
 
@@ -276,7 +258,9 @@ fn try_seed(
         true => Features::draw(seed, setup),
         false => (Features::default(), setup.clone()),
     };
-    let setup = &setup;
+    // Where acknowledged changes are written back later, they are lost if a lock in their way stays held.
+    let loses = index_under_test.may_lose().is_some();
+    let setup = &if loses { Setup { holding: false, cancelling: 0, ..setup } } else { setup };
     let mut rng = SimRng::new(seed, SETTINGS);
     let usual = index_under_test.config();
     let index_under_test: Rc<dyn IndexUnderTest> = index_under_test.draw(&mut rng).into();
@@ -299,6 +283,7 @@ fn try_seed(
     let workload = workload.shaped(index_under_test.shape(&mut rng));
     let nodes = if rng.chance(ODDS / 8) { 2 } else { 1 };
     let nodes = setup.nodes.map_or(nodes, |nodes| nodes as usize);
+    let pair = u64::from(setup.pair) + 1;
     let freezing = rng.pick(&[0, 0, ODDS / 256, ODDS / 32]).unwrap_or(0);
     let freezing_for = rng.within(12, 24) as u32;
     let (freezing, freezing_for) = setup.freezes.unwrap_or((freezing, freezing_for));
@@ -312,8 +297,9 @@ fn try_seed(
     let config = Config {
         nodes,
         swarm,
-        node_len: if tight { rng.within(30, 60) << 13 } else { setup.node_len },
-        max_steps: setup.max_steps,
+        node_len: if tight { (rng.within(30, 60) << 13) * pair } else { setup.node_len * pair },
+        // Who waits for another client READs a word again and again.
+        max_steps: setup.max_steps * if setup.lease < SHORT_LEASE { 3 } else { 1 },
         max_time: setup.max_time,
         log: setup.log,
         reports_crashes: setup.has_crashes() && rng.chance(ODDS / 3),
@@ -335,16 +321,21 @@ fn try_seed(
             report.settings += ", WRITEs reach CPUs late";
         }
     }
+    let coroutines = setup.coroutines.1;
+    // Where lookups need ownership, operations also wait for what others are about to own.
+    let is_judged = !setup.has_crashes() && lease <= SHORT_LEASE && !loses;
+    let waits = Waits::new(lease, coroutines, is_judged, setup.holding.then_some(HOLDER));
     let shared = Rc::new(Shared {
         workload,
-        recorder: Recorder::new(),
+        recorders: [Recorder::new(), Recorder::new()],
+        pair: setup.pair,
         stamps: Stamps::new(),
         failures: RefCell::default(),
         removes_by_writing: index_under_test.removes_by_writing(),
         lookups_own: index_under_test.may_lose().is_some(),
         closed: RefCell::default(),
         refused: Cell::new(0),
-        crashes: setup.has_crashes(),
+        crashes: setup.has_crashes() || lease < SHORT_LEASE,
         short_lease: lease < SHORT_LEASE,
         lease,
         many: setup.many,
@@ -363,6 +354,15 @@ fn try_seed(
         batched: Cell::new(0),
         scans: Cell::new(0),
         evicted: Cell::new(0),
+        refilling: setup.refilling.then(|| SimRng::new(seed, REFILLING)),
+        refilled: Cell::new(0),
+        waits,
+        vanishing: setup.vanishes(),
+        recovering: setup.recovering,
+        cancelling: setup.cancelling,
+        gave_up: RefCell::default(),
+        cancelled: Cell::new(0),
+        recoveries: Cell::new(0),
         coalescing: setup.coalescing,
         tables: RefCell::default(),
     });
@@ -386,7 +386,10 @@ fn try_seed(
     report.marks.insert("operations: ended by eviction".to_owned(), shared.evicted.get());
     report.marks.insert("operations: walks".to_owned(), shared.walks.get());
     report.marks.insert("operations: walks that a crashed client's lock has blocked".to_owned(), shared.blocked.get());
+    report.marks.insert("operations: given up".to_owned(), shared.cancelled.get());
+    report.marks.insert("operations: recoveries".to_owned(), shared.recoveries.get());
     report.marks.insert("clients: stalled".to_owned(), shared.stalling.begun());
+    report.marks.insert("pool: fillings that left no free chunk".to_owned(), shared.refilled.get());
     if let Some(costs) = &shared.costs {
         let (operations, kept, most) = costs.counts();
         report.marks.insert("budget: operations".to_owned(), operations);
@@ -398,7 +401,9 @@ fn try_seed(
     report.marks.retain(|_, count| *count > 0);
     // Coroutines that still wait hold their logs.
     drop(sim);
-    judge(&shared, index_under_test.may_lose(), report);
+    for which in shared.indexes() {
+        judge(&shared, which, index_under_test.may_lose(), report);
+    }
     outcome
 }
 
@@ -441,6 +446,14 @@ pub(crate) fn tearing(rng: &mut SimRng) -> Swarm {
 /// Second word of the identity of every pool of a seed.
 const IDENTITY: u64 = u64::from_be_bytes(*b"farindex");
 
+/// So few intent cells that operations wait for them, and still end: when all of a client's coroutines hold all of their locks
+/// but the last, these are left. `None` where a client may leave intents behind: it cannot use the cells of its slot
+/// in which there are some, and that may be all of them.
+fn few_cells(spare: u64, setup: &Setup, shared: &Shared, index_under_test: &dyn IndexUnderTest) -> Option<u64> {
+    let locks = index_under_test.locks().filter(|_| !shared.leaves_unfinished())?;
+    Some(setup.coroutines.1 * (locks - 1) + spare)
+}
+
 fn drive(
     sim: &Rc<Sim>,
     setup: &Setup,
@@ -451,8 +464,8 @@ fn drive(
     report: &mut SeedReport,
 ) -> Result<(), String> {
     let options = PoolOptions {
-        client_slots: 8,
         lease: shared.lease,
+        intent_cells: setup.spare_cells.and_then(|spare| few_cells(spare, setup, shared, &**index_under_test)),
         chunk_size: Some(16 << 10),
         identity: Some([report.seed | 1 << 63, IDENTITY]),
         ..PoolOptions::unseeded()
@@ -460,19 +473,26 @@ fn drive(
     let preparing = SimRng::new(rng.word(), WORKERS);
     let perturbing = rng.pick(&[0, ODDS / 64, ODDS / 16, ODDS / 6]).unwrap_or(0);
     let perturbing = setup.perturbing.unwrap_or(perturbing);
+    let clients = rng.within(setup.clients.0, setup.clients.1);
+    let client_slots = if setup.vanishes() { clients.max(2) } else { 8 };
+    let options = PoolOptions { client_slots, ..options };
     let prepare = prepare(*index_config, Rc::clone(shared), sim.fabric(), sim.harness(), options, preparing);
     let pool = sim.block_on(prepare).map_err(|ended| stuck(report, &ended, "while preparing: "))?;
     let pool = pool.map_err(|error| format!("while preparing: {error}"))?;
-    if setup.has_crashes() {
+    if shared.crashes {
         lease_oracle::watch(sim, &pool);
     }
     let mut stalls = SimRng::new(report.seed, STALLS);
-    for number in 1..=rng.within(setup.clients.0, setup.clients.1) {
+    for number in 1..=clients {
         let me = sim.client();
         if let Some(stall) = setup.stall.filter(|_| number == 2) {
             shared.stalling.once(number, &me, stall);
-        } else if setup.stalling && (number == 2 || stalls.chance(ODDS / 3)) {
+        } else if setup.stalling && !(setup.holding && number == HOLDER) && (number == 2 || stalls.chance(ODDS / 3)) {
             shared.stalling.repeatedly(number, &me, SimRng::new(stalls.word(), STALLS));
+        }
+        if setup.holding && number == HOLDER {
+            let limit = Waits::hold(shared.lease, setup.coroutines.1, setup.has_crashes());
+            shared.stalling.hold(number, &me, SimRng::new(report.seed, HOLDING), limit);
         }
         me.freeze_odds(freezing.0, freezing.1);
         if setup.crashes > 0 && number > 1 && rng.chance(setup.crashes) {
@@ -544,13 +564,13 @@ fn losses(shared: &Shared, history: &History, window: Duration) -> Vec<Loss> {
     clients.map(|client| Loss { client, window }).collect()
 }
 
-/// The history's verdict.
-fn judge(shared: &Shared, may_lose: Option<Duration>, report: &mut SeedReport) {
-    let history = match shared.recorder.finish() {
+/// The verdict of an index's history.
+fn judge(shared: &Shared, which: Which, may_lose: Option<Duration>, report: &mut SeedReport) {
+    let history = match shared.recorder(which).finish() {
         Ok(history) => history,
         Err(error) => return report.failures.push(format!("no history: {error}")),
     };
-    report.operations = history.operations().len() as u64;
+    report.operations += history.operations().len() as u64;
     let limits = Limits { steps_per_key: 200_000, ..Limits::default() };
     let losses = may_lose.map_or_else(Vec::new, |window| losses(shared, &history, window));
     let verdict = check_with_losses(&history, &limits, &losses);
@@ -558,9 +578,13 @@ fn judge(shared: &Shared, may_lose: Option<Duration>, report: &mut SeedReport) {
         Verdict::Ok => {}
         Verdict::Unknown => report.unknown += 1,
         Verdict::Violation => {
+            // The history that is shown is the one that breaks a promise.
+            if !report.violation {
+                report.history = None;
+            }
             report.violation = true;
             report.failures.push(verdict.to_string());
         }
     }
-    report.history = Some(history);
+    report.history.get_or_insert(history);
 }

@@ -99,7 +99,7 @@ mod faults {
                 "Fault::CuckooCopyAtOnce",
                 &[Fault::CuckooCopyAtOnce],
                 |seed| {
-                    let setup = Setup { many: ODDS / 8, ..Setup::default() }.with_crashes().with_swarm();
+                    let setup = Setup { many: ODDS / 8, ..Setup::default() }.with_crashes().with_first_features(16);
                     verdict(seed, &setup, &CuckooUnderTest::default())
                 },
             )

@@ -93,6 +93,10 @@ impl IndexUnderTest for DexUnderTest {
     fn config(&self) -> IndexConfig {
         IndexConfig::Dex(self.config)
     }
+    /// Who asks for a partition has declared that, and waits for its owner.
+    fn locks(&self) -> Option<u64> {
+        None
+    }
     fn smallest(&self) -> IndexConfig {
         IndexConfig::Dex(SMALLEST)
     }

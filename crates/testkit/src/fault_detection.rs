@@ -248,7 +248,7 @@ pub fn aimed_cases() -> Vec<FaultCase> {
         in_kind(
             "a client is evicted after half a lease",
             "pool::Fault::EvictsEarly",
-            Setup::crashing().with_swarm(),
+            Setup::crashing().with_first_features(16),
             "shard",
             plant_in_pool(pool::Fault::EvictsEarly),
         ),

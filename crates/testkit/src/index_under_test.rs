@@ -30,6 +30,11 @@ pub trait IndexUnderTest: Send + Sync {
     fn removes_by_writing(&self) -> bool {
         false
     }
+    /// How many locks an operation holds on one memory node at a time, at most. `None`: it also holds them while it waits for
+    /// other clients to answer.
+    fn locks(&self) -> Option<u64> {
+        Some(1)
+    }
     /// Draws what keys and values look like.
     fn shape(&self, _rng: &mut SimRng) -> Shape {
         Shape::Plain
@@ -50,3 +55,5 @@ pub trait IndexUnderTest: Send + Sync {
 
 /// Name of every index under test.
 pub(crate) const NAME: &str = "tried";
+/// Its name, and that of the second index where there are two.
+pub(crate) const NAMES: [&str; 2] = [NAME, "tried too"];

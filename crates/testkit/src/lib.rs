@@ -13,7 +13,11 @@
 //! | [`twins`] | keys that collide in all bits of their hashes |
 //! | [`stalling`] | clients that are stopped between two verbs of a batch |
 //! | `cluster`, `worker` | the run, and the operations of its coroutines |
-//! | `walker` | walks over the whole index among the operations |
+//! | `walker` | walks over the whole index among the operations, and recoveries of it |
+//! | `cancelling` | operations that are given up before they have completed |
+//! | `ending` | what is recovered, read and audited when all clients have left |
+//! | `refilling` | judges whether memory that is free can be used |
+//! | `waits` | judges how long operations wait for others |
 //! | `lease_oracle` | judges every eviction |
 //! | [`budget`] | judges what operations cost where nothing interferes |
 //! | [`report`] | [`SeedReport`], and the sum over many seeds: [`Totals`] |
@@ -29,18 +33,21 @@ pub mod alone;
 #[cfg(feature = "test-kinds")]
 pub mod blink;
 pub mod budget;
+mod cancelling;
 pub mod chime;
 mod cluster;
 pub mod cuckoo;
 #[cfg(feature = "marks")]
 mod damage;
 pub mod dex;
+mod ending;
 #[cfg(feature = "marks")]
 pub mod fault_detection;
 pub mod index_under_test;
 mod lease_oracle;
 pub mod linear;
 pub mod race;
+mod refilling;
 pub mod report;
 pub mod seeds;
 pub mod sephash;
@@ -52,6 +59,7 @@ pub mod suite;
 pub mod swarm;
 pub mod test_runs;
 pub mod twins;
+mod waits;
 mod walker;
 pub mod worker;
 pub mod workload;

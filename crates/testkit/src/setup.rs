@@ -1,6 +1,7 @@
 //! Sizes of a run: clients, operations, keys, crashes.
 
 use crate::stalling::TargetedStall;
+use crate::swarm::Feature;
 use farindex_index::coalesce;
 use farindex_sim::{CrashOutcome, ODDS};
 use std::time::Duration;
@@ -71,8 +72,25 @@ pub struct Setup {
     /// One client works alone, nothing is late or torn, and the index has its default settings: what operations cost is
     /// judged by the [budget](crate::budget) of the kind.
     pub quiet: bool,
+    /// Clients have only a few intent cells more on each memory node than those with which their operations would wait for each
+    /// other for ever: so many. `None`: as many cells as the pool has by default.
+    pub spare_cells: Option<u64>,
+    /// The second client is held up once in the midst of a batch, for longer than others may wait for it; it sends heartbeats.
+    pub holding: bool,
+    /// Odds that an operation is given up before it has completed: see `cancelling`.
+    pub cancelling: u32,
+    /// Odds that a get is a recovery of the whole index instead.
+    pub recovering: u32,
+    /// Where clients may crash: all do in the end, and the pool has no slot for a further client.
+    pub vanishing: bool,
+    /// Two indexes of one kind, with the same keys.
+    pub pair: bool,
+    /// In the end the pool is filled, emptied in part, and filled again: see `refilling`.
+    pub refilling: bool,
     /// Each seed draws [features](crate::swarm::Feature) in addition.
     pub swarm: bool,
+    /// Seeds draw from so many features, the first ones of all.
+    pub features: usize,
     /// Steps after which a run counts as a livelock.
     pub max_steps: u64,
     /// Virtual time after which it counts as stuck.
@@ -109,6 +127,10 @@ impl Setup {
             Setup { hot_keys, colliding_keys, cold_keys, overflowing: 0, node_len: 64 << 20, tight: 0, ..setup };
         let setup = Setup { crashes: 0, crashes_at: None, stall: None, stalling: false, tearing: 0, ..setup };
         Setup { freezes: Some((0, 12)), perturbing: Some(0), guarded: ODDS / 4, quiet: true, ..setup }
+    }
+    /// Do all clients crash in the end?
+    pub(crate) fn vanishes(&self) -> bool {
+        self.vanishing && self.has_crashes()
     }
     pub(crate) fn has_crashes(&self) -> bool {
         self.crashes > 0 || self.crashes_at.is_some()
@@ -148,7 +170,15 @@ impl Default for Setup {
             walking: 0,
             guarded: 0,
             quiet: false,
+            spare_cells: None,
+            holding: false,
+            cancelling: 0,
+            recovering: 0,
+            vanishing: false,
+            pair: false,
+            refilling: false,
             swarm: false,
+            features: Feature::ALL.len(),
             max_steps: 3_000_000,
             max_time: Duration::from_secs(600),
             log: 0,

@@ -53,6 +53,10 @@ impl IndexUnderTest for ShermanUnderTest {
     fn config(&self) -> IndexConfig {
         IndexConfig::Sherman(self.config)
     }
+    /// A merge holds those of two leaves.
+    fn locks(&self) -> Option<u64> {
+        Some(2)
+    }
     fn smallest(&self) -> IndexConfig {
         IndexConfig::Sherman(Config { variant: self.config.variant, ..SMALLEST })
     }

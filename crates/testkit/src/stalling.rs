@@ -62,6 +62,14 @@ impl Stalling {
         self.add(target);
     }
 
+    /// Holds a client up once in the midst of a batch that changes something, for this long. It sends heartbeats.
+    pub(crate) fn hold(&self, number: u64, client: &Client, mut rng: SimRng, limit: Duration) {
+        let order = rng.within(0, 5);
+        let at = StallAt::Change { batch: rng.below(1 << order), verb: rng.below(64) };
+        client.stall(Stall { at, whole: false, limit });
+        self.add(Target { number, client: client.clone(), further: None, left: u64::MAX, armed: 1 });
+    }
+
     fn add(&self, target: Target) {
         self.targets.borrow_mut().push(target);
     }

@@ -6,6 +6,7 @@
 use crate::Setup;
 use farindex_sim::{ODDS, SimRng};
 use std::fmt;
+use std::time::Duration;
 
 /// Something that a seed may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,11 +43,23 @@ pub enum Feature {
     Quiet,
     /// Most upserts are several in one call.
     Upserts,
+    /// Each client has many coroutines in one session, and fewer intent cells.
+    Cells,
+    /// A client that lives holds a lock for longer than others wait for it; others also recover the index.
+    Holders,
+    /// Where clients may crash: all crash in the end, and then all client slots are taken.
+    Slots,
+    /// Two indexes in one pool, which the same clients use.
+    Pair,
+    /// In the end the pool is filled with blocks of one size and then with blocks of another.
+    Refilling,
+    /// Operations are given up before they have completed.
+    Cancelling,
 }
 
 impl Feature {
     /// Every feature, in the order in which they are drawn.
-    pub const ALL: [Feature; 16] = [
+    pub const ALL: [Feature; 22] = [
         Feature::Stalls,
         Feature::Twins,
         Feature::Many,
@@ -63,6 +76,12 @@ impl Feature {
         Feature::Guarded,
         Feature::Quiet,
         Feature::Upserts,
+        Feature::Cells,
+        Feature::Holders,
+        Feature::Slots,
+        Feature::Pair,
+        Feature::Refilling,
+        Feature::Cancelling,
     ];
 
     /// Switches it on.
@@ -87,6 +106,23 @@ impl Feature {
             Feature::Guarded => setup.guarded = ODDS * 3 / 4,
             Feature::Quiet => *setup = setup.clone().quiet(),
             Feature::Upserts => setup.upserts_together = ODDS * 3 / 4,
+            Feature::Cells => {
+                (setup.coroutines, setup.one_session) = ((4, 7), true);
+                setup.spare_cells = Some(rng.within(1, 2));
+                setup.lease = setup.lease.min(Duration::from_secs(1));
+            }
+            Feature::Holders => {
+                setup.holding = true;
+                setup.recovering = ODDS / 24;
+                setup.lease = setup.lease.min(Duration::from_millis(120));
+            }
+            Feature::Slots => setup.vanishing = true,
+            Feature::Pair => setup.pair = true,
+            Feature::Refilling => setup.refilling = true,
+            Feature::Cancelling => {
+                setup.cancelling = ODDS / 12;
+                setup.lease = setup.lease.min(Duration::from_millis(120));
+            }
         }
     }
 }
@@ -103,7 +139,7 @@ impl Features {
     pub(crate) fn draw(seed: u64, setup: &Setup) -> (Features, Setup) {
         let mut with_features = setup.clone();
         let mut on = Vec::new();
-        for (number, feature) in Feature::ALL.into_iter().enumerate() {
+        for (number, feature) in Feature::ALL.into_iter().take(setup.features).enumerate() {
             let mut rng = SimRng::new(seed, FEATURES + number as u64);
             if feature == Feature::Quiet {
                 if rng.chance(ODDS / 32) {
@@ -139,5 +175,11 @@ impl Setup {
     #[must_use]
     pub fn with_swarm(self) -> Self {
         Setup { swarm: true, ..self }
+    }
+    /// The same size, and each seed draws from the first so many features: for a seed that went wrong when there were no
+    /// others.
+    #[must_use]
+    pub fn with_first_features(self, features: usize) -> Self {
+        Setup { swarm: true, features, ..self }
     }
 }

@@ -27,7 +27,7 @@ impl Worker {
             shared.workload.keys().map(|key| (key, self.log.invoke(Call::Get { key: key.clone() }, now))).collect();
         let mut seen: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
         let each = async |key: &[u8], value: farindex_index::Value| {
-            seen.push((key.to_vec(), value.to_vec()));
+            seen.push((key.to_vec(), shared.bytes_of(&value)));
             Ok(())
         };
         if let Err(error) = self.index.visit(each, &mut Damage::fail).await {
@@ -73,6 +73,18 @@ impl Worker {
         }
     }
 
+    /// Recovers what crashed clients have left; `false` if the client has lost its lease. It waits for those that work.
+    pub(crate) async fn recover(&mut self) -> bool {
+        let began = self.endpoint.now();
+        let recovered = self.index.recover().await;
+        self.waited(began, || "a recovery".to_owned());
+        self.shared.recoveries.set(self.shared.recoveries.get() + 1);
+        match recovered {
+            Ok(_) => true,
+            Err(error) => self.failed(error, || "a recovery".to_owned()),
+        }
+    }
+
     /// Handles a walk that failed; `false` if the client has lost its lease.
     fn walk_failed(&self, error: IndexError, doing: &str) -> bool {
         if self.is_blocked(&error.to_string()) {
@@ -80,9 +92,9 @@ impl Worker {
         }
         self.failed(error, || doing.to_owned())
     }
-    /// Does a walk say that a crashed client's lock is in its way? It recovers nothing, and waits for a while only.
+    /// Does a walk say that a lock is in its way, of a client that has crashed or is held up? It recovers nothing, and waits for a while only.
     fn is_blocked(&self, what: &str) -> bool {
-        let blocked = ["stays locked", "does not settle"].iter().any(|waited| what.contains(waited));
+        let blocked = ["stays locked", "does not settle", "has been locked"].iter().any(|waited| what.contains(waited));
         if self.shared.crashes && blocked {
             self.shared.blocked.set(self.shared.blocked.get() + 1);
         }

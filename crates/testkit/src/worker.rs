@@ -1,14 +1,16 @@
 //! The operations of one coroutine: drawn, carried out, recorded.
 
 use crate::budget::Costs;
+use crate::cancelling::Given;
 use crate::index_under_test::IndexUnderTest;
 use crate::stalling::Stalling;
+use crate::waits::Waits;
 use crate::workload::{Op, Workload};
 use farindex_check::{Call, ClientLog, Outcome, Recorder, Stamps, Ticket};
 use farindex_fabric::{Endpoint, FabricError, OpKind};
 use farindex_index::coalesce::{Coalescer, Fault};
 use farindex_index::{
-    AnyIndex, IndexError, Insert, OrderedIndex, PointIndex, Remove, RemoveIf, Replace, Update, Upsert,
+    AnyIndex, IndexError, Insert, OrderedIndex, PointIndex, Remove, RemoveIf, Replace, Update, Upsert, Value,
 };
 use farindex_pool::{PoolError, Session};
 use farindex_sim::{ODDS, SimRng};
@@ -22,10 +24,21 @@ use std::time::Duration;
 /// Name of the worker that checks the index after all others have ended.
 pub(crate) const LAST: u64 = 999;
 
+/// Which index of a run: usually there is one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Which {
+    One,
+    /// The second one of the same kind, with the same keys.
+    Other,
+}
+
 /// State that all coroutines of a run share.
 pub(crate) struct Shared {
     pub(crate) workload: Workload,
-    pub(crate) recorder: Recorder,
+    /// One for each index.
+    pub(crate) recorders: [Recorder; 2],
+    /// Are there two indexes?
+    pub(crate) pair: bool,
     pub(crate) stamps: Stamps,
     pub(crate) failures: RefCell<Vec<String>>,
     /// Do removals need memory?
@@ -70,6 +83,24 @@ pub(crate) struct Shared {
     pub(crate) stalling: Stalling,
     /// Odds that a client opens the index again before an operation.
     pub(crate) reopening: u32,
+    /// What the memory is filled with in the end, if it is.
+    pub(crate) refilling: Option<SimRng>,
+    /// Looks whether the pool was full although memory was free.
+    pub(crate) refilled: Cell<u64>,
+    /// Judges how long operations wait.
+    pub(crate) waits: Waits,
+    /// Do clients go without leaving the pool?
+    pub(crate) vanishing: bool,
+    /// Odds that a get is a recovery of the whole index instead.
+    pub(crate) recovering: u32,
+    /// Odds that an operation is given up before it has completed.
+    pub(crate) cancelling: u32,
+    /// Clients that have given a write up.
+    pub(crate) gave_up: RefCell<BTreeSet<u64>>,
+    /// Operations that were to be given up.
+    pub(crate) cancelled: Cell<u64>,
+    /// Recoveries among the operations.
+    pub(crate) recoveries: Cell<u64>,
     /// With a lock table for each client: the fault that the tables have.
     pub(crate) coalescing: Option<Fault>,
     /// By client slot and generation: one table for all coroutines of a client. The next client in a slot needs a new
@@ -90,9 +121,40 @@ impl Shared {
         self.stamps.at(endpoint.now().as_nanos() as u64)
     }
 
-    /// Opens the index, behind its client's lock table if there is one.
-    pub(crate) async fn open(&self, session: &Rc<Session>) -> Result<AnyIndex, IndexError> {
-        let index = AnyIndex::open(session, crate::index_under_test::NAME).await?;
+    /// The indexes of the run.
+    pub(crate) fn indexes(&self) -> impl Iterator<Item = Which> + use<> {
+        let other = self.pair.then_some(Which::Other);
+        std::iter::once(Which::One).chain(other)
+    }
+    pub(crate) fn recorder(&self, which: Which) -> &Recorder {
+        &self.recorders[which as usize]
+    }
+    /// May locks and memory be left that nobody releases?
+    pub(crate) fn leaves_unfinished(&self) -> bool {
+        self.crashes || self.cancelling > 0
+    }
+    /// May a client that lives keep a lock for longer than others wait for it?
+    fn holders_linger(&self) -> bool {
+        self.crashes && self.short_lease || self.waits.has_holder() || self.cancelling > 0
+    }
+
+    /// The bytes of a value, which it must be equal to by every means of comparison, and to no others.
+    pub(crate) fn bytes_of(&self, value: &Value) -> Vec<u8> {
+        let bytes = value.to_vec();
+        let same: &[u8] = &bytes;
+        let longer = [same, b"."].concat();
+        let (copies, other) = ([value.clone(), Value::from(same)], Value::from(longer.as_slice()));
+        let equal = *value == same && *value == &bytes && copies.iter().all(|copy| value == copy);
+        let unequal = *value != longer.as_slice() && *value != other;
+        if !equal || !unequal || value.as_ref() != same {
+            self.fail(format!("the value {value:?} does not compare as its bytes do"));
+        }
+        bytes
+    }
+
+    /// Opens an index, behind its client's lock table if there is one.
+    pub(crate) async fn open(&self, session: &Rc<Session>, which: Which) -> Result<AnyIndex, IndexError> {
+        let index = AnyIndex::open(session, crate::index_under_test::NAMES[which as usize]).await?;
         let Some(fault) = self.coalescing else { return Ok(index) };
         let registration = (session.client().slot(), session.client().generation());
         let mut tables = self.tables.borrow_mut();
@@ -104,6 +166,8 @@ impl Shared {
 /// One coroutine's state.
 pub(crate) struct Worker {
     pub(crate) shared: Rc<Shared>,
+    /// The index that it works on.
+    pub(crate) which: Which,
     pub(crate) index: Rc<AnyIndex>,
     pub(crate) endpoint: Endpoint,
     pub(crate) log: ClientLog,
@@ -114,6 +178,8 @@ pub(crate) struct Worker {
     pub(crate) session: Option<Rc<Session>>,
     /// By key: the value that it has read or written last, if operations expect values.
     pub(crate) last: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// What it has given up.
+    pub(crate) given: Given,
 }
 
 impl Worker {
@@ -124,7 +190,23 @@ impl Worker {
         let values = (expected.as_slice(), value.as_slice());
         let ticket = self.log.invoke(call_of(op, key, values), self.shared.stamp(&self.endpoint));
         let before = self.shared.costs.as_ref().map(|_| self.endpoint.meter());
-        let result = carry_out(&*self.index, op, key, values).await;
+        let began = self.endpoint.now();
+        let polls = self.patience(op);
+        if polls < u64::MAX && op == Op::Get && self.sets_aside() && self.rng.chance(ODDS / 2) {
+            return self.get_aside(key, ticket, polls).await;
+        }
+        let operation = async {
+            match op {
+                // Its value is looked at closely.
+                Op::Get => {
+                    let value = self.index.get(key).await?;
+                    Ok(Outcome::Value(value.map(|value| self.shared.bytes_of(&value))))
+                }
+                op => carry_out(&*self.index, op, key, values).await,
+            }
+        };
+        let Some(result) = Self::with_patience(polls, operation).await else { return true };
+        self.waited(began, || format!("{op:?} of {}", key.escape_ascii()));
         // What the pool does meanwhile is not part of its cost, and the keys of the beginning warm the caches.
         if let (Some(costs), Some(before), true) = (&self.shared.costs, before, self.session.is_some()) {
             let kinds = OpKind::ALL.into_iter().filter(|kind| *kind != OpKind::Maintenance);
@@ -146,7 +228,7 @@ impl Worker {
     }
 
     /// Records how an operation has ended; `false` if the client has lost its lease.
-    fn finish(
+    pub(crate) fn finish(
         &mut self,
         op: Op,
         key: &[u8],
@@ -222,7 +304,9 @@ impl Worker {
             IndexError::Pool(PoolError::Full { .. }) | IndexError::NotOwner { .. } if self.shared.lookups_own => {
                 self.shared.refused.set(self.shared.refused.get() + 1);
             }
-            IndexError::Locked { .. } if self.shared.short_lease && self.name != LAST => {}
+            // The operation that was to answer it was given up.
+            IndexError::Interrupted if self.shared.cancelling > 0 && self.shared.coalescing.is_some() => {}
+            IndexError::Locked { .. } if self.shared.holders_linger() && self.name != LAST => {}
             error => self.shared.fail(format!("{}: {error}", doing())),
         }
         true
@@ -238,11 +322,14 @@ impl Worker {
         let now = self.shared.stamp(&self.endpoint);
         let tickets: Vec<_> = keys.iter().map(|key| self.log.invoke(Call::Get { key: key.clone() }, now)).collect();
         let asked: Vec<_> = keys.iter().map(Vec::as_slice).collect();
-        match self.index.get_many(&asked).await {
+        let polls = self.patience(Op::Get);
+        let Some(answered) = Self::with_patience(polls, self.index.get_many(&asked)).await else { return true };
+        match answered {
             Ok(values) if values.len() == keys.len() => {
                 let now = self.shared.stamp(&self.endpoint);
                 for (ticket, value) in tickets.into_iter().zip(values) {
-                    self.log.complete(ticket, now, Outcome::Value(value.map(|value| value.to_vec())));
+                    let value = value.map(|value| self.shared.bytes_of(&value));
+                    self.log.complete(ticket, now, Outcome::Value(value));
                 }
             }
             Ok(values) => self.shared.fail(format!("{} answers for {} keys", values.len(), keys.len())),
@@ -297,9 +384,12 @@ impl Worker {
         let ticket = self.log.invoke(call, self.shared.stamp(&self.endpoint));
         let bounds = (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice));
         let most = limit.map_or(usize::MAX, |limit| limit as usize);
-        match self.index.scan(bounds, most).await {
+        let polls = self.patience(Op::Get);
+        let Some(scanned) = Self::with_patience(polls, self.index.scan(bounds, most)).await else { return true };
+        match scanned {
             Ok(entries) => {
-                let pairs = entries.iter().map(|entry| (entry.key.to_vec(), entry.value.to_vec())).collect();
+                let pairs =
+                    entries.iter().map(|entry| (entry.key.to_vec(), self.shared.bytes_of(&entry.value))).collect();
                 self.log.complete(ticket, self.shared.stamp(&self.endpoint), Outcome::Pairs(pairs));
                 true
             }
@@ -339,7 +429,7 @@ impl Worker {
             return true;
         }
         let Some(session) = &self.session else { return true };
-        match self.shared.open(session).await {
+        match self.shared.open(session, self.which).await {
             Ok(index) => self.index = Rc::new(index),
             Err(error) => return self.failed(error, || "opening the index again".to_owned()),
         }
@@ -365,7 +455,9 @@ impl Worker {
             }
             let (op, key) = self.shared.workload.next(&mut self.rng);
             let Some(op) = self.guard(op, &key).await else { return (self.index, self.endpoint) };
-            let goes_on = if op == Op::Get && self.shared.walking > 0 && self.rng.chance(self.shared.walking) {
+            let goes_on = if op == Op::Get && self.shared.recovering > 0 && self.rng.chance(self.shared.recovering) {
+                self.recover().await
+            } else if op == Op::Get && self.shared.walking > 0 && self.rng.chance(self.shared.walking) {
                 self.walk().await
             } else if op == Op::Get && self.shared.many > 0 && self.rng.chance(self.shared.many) {
                 self.get_many(key).await
@@ -383,7 +475,11 @@ impl Worker {
                 return (self.index, self.endpoint);
             }
             self.shared.stalling.completed(self.name / 10);
+            if self.shared.cancelling > 0 && !self.take_up().await {
+                break;
+            }
         }
+        self.given = Given::default();
         // What it has posted without waiting for it.
         self.endpoint.settle().await;
         (self.index, self.endpoint)

@@ -60,7 +60,7 @@ fn every_kind_survives_the_swarm() {
 fn writers_whose_way_leads_by_other_leaves_end() {
     for (kind, seed) in [("sherman", 4657), ("chime", 14024)] {
         let run = test_run(kind, SHIPPED, false).expect("a kind");
-        let report = run.run_seed(seed, &run.setup.clone().with_crashes().with_swarm());
+        let report = run.run_seed(seed, &run.setup.clone().with_crashes().with_first_features(16));
         assert!(report.is_sound(), "{report}");
     }
 }
@@ -69,7 +69,7 @@ fn writers_whose_way_leads_by_other_leaves_end() {
 #[test]
 fn audit_among_others_finds_the_parent_of_a_new_segment() {
     let run = test_run("sephash", SHIPPED, false).expect("a kind");
-    let report = run.run_seed(17766, &run.setup.clone().with_crashes().with_swarm());
+    let report = run.run_seed(17766, &run.setup.clone().with_crashes().with_first_features(16));
     assert!(report.is_sound(), "{report}");
 }
 
@@ -78,6 +78,6 @@ fn audit_among_others_finds_the_parent_of_a_new_segment() {
 #[test]
 fn operation_waits_while_its_partition_goes_back_and_forth() {
     let run = test_run("dex", "write-back", false).expect("a kind");
-    let report = run.run_seed(723, &run.setup.clone().with_crashes().with_swarm());
+    let report = run.run_seed(723, &run.setup.clone().with_crashes().with_first_features(16));
     assert!(report.is_sound(), "{report}");
 }

@@ -2,7 +2,7 @@
 //! crashes.
 
 use farindex_testkit::test_runs::{SHIPPED, test_runs};
-use farindex_testkit::{Setup, TargetedStall, run_cases, sampled_seeds, sweep_step, test_run};
+use farindex_testkit::{Feature, Setup, TargetedStall, run_cases, sampled_seeds, sweep_step, test_run};
 use std::ops::ControlFlow;
 
 fn every_kind_survives(crashes: bool, coalesces: bool) {
@@ -78,7 +78,7 @@ fn the_swarm_changes_no_other_seed() {
 fn seeds_of_the_swarm_that_once_failed() {
     for (kind, seed) in [("sephash", 13), ("sephash", 22), ("sephash", 27), ("shard", 1057)] {
         let test_run = test_run(kind, SHIPPED, false).expect("a test run");
-        let report = test_run.run_seed(seed, &test_run.setup.clone().with_swarm());
+        let report = test_run.run_seed(seed, &test_run.setup.clone().with_first_features(16));
         assert!(report.is_sound(), "{report}");
     }
 }
@@ -87,7 +87,7 @@ fn seeds_of_the_swarm_that_once_failed() {
 #[test]
 fn a_client_that_was_evicted_may_lose_writes_although_it_scans_nothing_later() {
     let test_run = test_run("dex", "write-back", false).expect("a test run");
-    let report = test_run.run_seed(2767, &test_run.setup.clone().with_crashes().with_swarm());
+    let report = test_run.run_seed(2767, &test_run.setup.clone().with_crashes().with_first_features(16));
     assert!(report.is_sound(), "{report}");
 }
 
@@ -97,6 +97,16 @@ fn a_seed_in_which_clients_crash_one_after_the_other_is_no_livelock() {
     let test_run = test_run("dex", SHIPPED, false).expect("a test run");
     let report = test_run.run_seed(139, &test_run.setup.clone().with_crashes());
     assert!(report.is_sound(), "{report}");
+}
+
+/// A client is held up with a lock, and several others wait for it: each fails after two leases (docs/bugs/162).
+#[test]
+fn many_that_wait_for_a_living_holder_fail() {
+    for (kind, seed) in [("sherman", 39), ("sherman", 76), ("chime", 77)] {
+        let test_run = test_run(kind, SHIPPED, false).expect("a test run");
+        let report = test_run.run_seed(seed, &test_run.setup.clone().with(Feature::Holders));
+        assert!(report.is_sound(), "{report}");
+    }
 }
 
 #[test]

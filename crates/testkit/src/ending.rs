@@ -1,0 +1,114 @@
+//! The end of a run: all clients have left or crashed, and one more client recovers, reads and audits what is there.
+//!
+//! Invariants: this client works alone, so whatever an audit finds was left by the others. It reads every key, so that the
+//! checker also judges what the run has left.
+
+use crate::cancelling::Given;
+use crate::cluster::{WORKERS, session_of};
+use crate::refilling;
+use crate::worker::{LAST, Shared, Which, Worker};
+use farindex_fabric::{Endpoint, OpKind};
+use farindex_index::{AnyIndex, IndexAudit, IndexError};
+use farindex_pool::audit::{Audit, AuditReport};
+use farindex_pool::{Client, Pool, PoolError, Session, catalog};
+use farindex_sim::SimRng;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Audits the indexes, and reaches every object of the pool. Returns the report of the first, with the problems of all.
+async fn walk(
+    indexes: &[(Which, Rc<AnyIndex>)],
+    pool: &Pool,
+    session: &Session,
+    audit: &mut Audit,
+) -> Result<IndexAudit, IndexError> {
+    let mut report: Option<IndexAudit> = None;
+    for (_, index) in indexes {
+        let next = index.audit(audit, true).await?;
+        match &mut report {
+            Some(report) => report.problems.extend(next.problems),
+            None => report = Some(next),
+        }
+    }
+    for info in catalog::list(pool, &session.span(OpKind::Other)).await? {
+        audit.reach(info.root, pool.nodes().len() as u64 * 8, "a list of roots");
+    }
+    Ok(report.unwrap_or_default())
+}
+
+/// Attempts to get a client slot where all belong to clients that are gone. One may fail: where verbs take longer than a lease,
+/// it has not seen for a whole lease that nobody is there.
+const ATTEMPTS: u32 = 5;
+
+/// Registers a client. A slot must become free although no other client is there.
+async fn register(pool: &Pool, harness: &farindex_sim::Client, endpoint: &Endpoint) -> Result<Arc<Client>, PoolError> {
+    for _ in 1..ATTEMPTS {
+        match Client::register(pool, harness.identity(), endpoint).await {
+            Err(PoolError::NoClientSlot(_)) => {}
+            registered => return registered,
+        }
+    }
+    Client::register(pool, harness.identity(), endpoint).await
+}
+
+/// Recovers and audits the indexes and the pool after all clients have left or crashed.
+pub(crate) async fn recover_and_audit(
+    shared: Rc<Shared>,
+    harness: farindex_sim::Client,
+    pool: Pool,
+) -> Result<(IndexAudit, AuditReport), IndexError> {
+    let endpoint = harness.connect();
+    let client = register(&pool, &harness, &endpoint).await?;
+    let session = session_of(&client, &endpoint).await;
+    let mut indexes = Vec::new();
+    for which in shared.indexes() {
+        indexes.push((which, Rc::new(shared.open(&session, which).await?)));
+    }
+    if shared.leaves_unfinished() {
+        client.wait_and_evict_expired(&endpoint).await?;
+        for (which, index) in &indexes {
+            index.recover().await?;
+            last_worker(&shared, *which, index, &endpoint).read_all().await;
+        }
+        // What crashed clients had allocated, and what recovery has replaced.
+        session.drain().await?;
+        let mut audit = Audit::begin(&session, &session.span(OpKind::Other)).await?;
+        walk(&indexes, &pool, &session, &mut audit).await?;
+        let reclaimed = audit.reclaim(&session, &session.span(OpKind::Maintenance)).await?;
+        if !reclaimed.alone {
+            shared.fail("pool: another client is registered, so nothing was reclaimed".to_owned());
+        }
+    } else if shared.ordered || shared.pair {
+        for (which, index) in &indexes {
+            last_worker(&shared, *which, index, &endpoint).read_all().await;
+        }
+        // A lookup may have finished what a writer left to the next client, and retired what that unlinked.
+        session.drain().await?;
+    }
+    if let Some(rng) = shared.refilling.clone() {
+        refilling::fill_and_refill(&shared, &session, rng).await?;
+    }
+    let mut audit = Audit::begin(&session, &session.span(OpKind::Other)).await?;
+    let report = walk(&indexes, &pool, &session, &mut audit).await?;
+    drop(indexes);
+    let pool_report = audit.settle(&session, &session.span(OpKind::Maintenance)).await?;
+    Ok((report, pool_report))
+}
+
+/// The worker that reads what is there in the end.
+fn last_worker(shared: &Rc<Shared>, which: Which, index: &Rc<AnyIndex>, endpoint: &Endpoint) -> Worker {
+    Worker {
+        shared: Rc::clone(shared),
+        which,
+        index: Rc::clone(index),
+        endpoint: endpoint.clone(),
+        log: shared.recorder(which).client(LAST),
+        rng: SimRng::new(0, WORKERS),
+        name: LAST,
+        written: 0,
+        session: None,
+        last: BTreeMap::new(),
+        given: Given::default(),
+    }
+}
