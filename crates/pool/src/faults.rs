@@ -26,6 +26,14 @@ pub enum Fault {
     LateHeartbeatCounts,
     /// Retired memory is free for reuse one epoch too early (E3).
     FreesEarly,
+    /// An operation that waits for an intent cell does not join the queue for one.
+    ForgetsWaiters,
+    /// A search for free chunks finds none that was in use before.
+    KeepsFreeChunks,
+    /// A client that finds no vacant slot evicts nobody.
+    RegistersOnly,
+    /// Who waits for a lock takes those that try to get it for its holders (docs/bugs/162).
+    TriersHold,
 }
 
 /// Defines the switch of a crate's faults: `plant`, which tests call, and `planted`, which the hooks call. `plant`

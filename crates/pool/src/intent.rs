@@ -78,7 +78,7 @@ impl Session {
             // What another client clears, it tells nobody.
             self.client().reclaim_intent_cells(self.endpoint(), node).await?;
             let mut sleep = pin!(self.endpoint().sleep(pause));
-            let cell = poll_fn(|cx| match wait.poll(cx) {
+            let cell = poll_fn(|cx| match if planted(Fault::ForgetsWaiters) { Poll::Pending } else { wait.poll(cx) } {
                 Poll::Ready(cell) => Poll::Ready(Some(cell)),
                 Poll::Pending => sleep.as_mut().poll(cx).map(|()| None),
             });

@@ -246,6 +246,9 @@ impl Names {
     }
     /// Those that are in both; `None` if no intent is.
     fn common(self, other: Names) -> Option<Names> {
+        if planted(Fault::TriersHold) {
+            return (self == other).then_some(self);
+        }
         let common = std::array::from_fn(|i| self.0[i] & other.0[i]);
         (common != [0; 4]).then_some(Names(common))
     }

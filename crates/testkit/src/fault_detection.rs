@@ -8,6 +8,7 @@
 
 use crate::damage::one_bit_flips;
 use crate::index_under_test::IndexUnderTest;
+use crate::race::RaceUnderTest;
 use crate::seeds::threads;
 use crate::shard::{ShardUnderTest, insert_remove_churn};
 use crate::swarm::Feature;
@@ -259,7 +260,60 @@ pub fn aimed_cases() -> Vec<FaultCase> {
             "shard",
             plant_in_pool(pool::Fault::FreesEarly),
         ),
+        in_kind(
+            "an operation that waits for an intent cell does not join the queue for one",
+            "pool::Fault::ForgetsWaiters",
+            short().with(Feature::Cells),
+            "race",
+            plant_in_pool(pool::Fault::ForgetsWaiters),
+        ),
+        in_kind(
+            "who waits for a lock takes those that try to get it for its holders",
+            "pool::Fault::TriersHold",
+            short().with(Feature::Holders),
+            "sherman",
+            plant_in_pool(pool::Fault::TriersHold),
+        ),
+        in_kind(
+            "a client that finds no vacant slot evicts nobody",
+            "pool::Fault::RegistersOnly",
+            Setup::crashing().with(Feature::Slots),
+            "shard",
+            plant_in_pool(pool::Fault::RegistersOnly),
+        ),
+        in_kind(
+            "a search for free chunks finds none that was in use before",
+            "pool::Fault::KeepsFreeChunks",
+            short().with(Feature::Refilling),
+            "race",
+            plant_in_pool(pool::Fault::KeepsFreeChunks),
+        ),
+        behind_table(
+            "lock table: the group of a leader that was given up is not answered",
+            "coalesce::Fault::ForgottenGroup",
+            short().with(Feature::Cancelling),
+            coalesce::Fault::ForgottenGroup,
+        ),
+        behind_table(
+            "lock table: keys of two indexes that have the same bytes count as one",
+            "coalesce::Fault::MixedIndexes",
+            short().with(Feature::Pair),
+            coalesce::Fault::MixedIndexes,
+        ),
     ]
+}
+
+/// Runs that end soon if they have no end.
+fn short() -> Setup {
+    Setup { max_steps: 500_000, ..Setup::default() }
+}
+
+/// RACE behind a lock table with this fault, or with none.
+fn behind_table(name: &'static str, planted: &'static str, setup: Setup, fault: coalesce::Fault) -> FaultCase {
+    FaultCase::new(name, planted, move |seed, detected_by| {
+        let fault = if detected_by { fault } else { coalesce::Fault::None };
+        verdict(seed, &Setup { coalescing: Some(fault), ..setup.clone() }, &RaceUnderTest::repaired())
+    })
 }
 
 /// Faults of SHARD, the pool and the lock table.

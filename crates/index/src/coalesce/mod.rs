@@ -100,6 +100,10 @@ pub enum Fault {
     LateReaders,
     /// The first write of a group is carried out; the others are acknowledged.
     DroppedValues,
+    /// The group of a leader that was given up is not answered.
+    ForgottenGroup,
+    /// Keys of two indexes that have the same bytes count as one.
+    MixedIndexes,
 }
 
 /// An index whose operations go through a [`Coalescer`], if it has one.

@@ -175,6 +175,7 @@ impl Coalescer {
 
     /// Identifies a key of an index.
     pub(super) fn key<'a>(&self, uid: u64, bytes: &'a [u8]) -> Key<'a> {
+        let uid = if self.fault == Fault::MixedIndexes { 0 } else { uid };
         Key { uid, hash: KeyHash::of(bytes, self.seed).bits(), bytes }
     }
 
@@ -406,7 +407,7 @@ impl Drop for Lead<'_> {
                 queue.wait_again(&group);
             }
         });
-        if !again {
+        if !again && self.place.table.fault != Fault::ForgottenGroup {
             group.iter().for_each(|waiter| waiter.answer(Answer::Wrote(Err(IndexError::Interrupted))));
         }
     }

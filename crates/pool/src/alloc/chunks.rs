@@ -6,6 +6,7 @@ use super::bitmap::{Chunk, Claim, free_blocks, marked_bits, valid_bits};
 use super::classes::CLASSES;
 use super::search::{ALL, Counters, Hints, SCAN, at_least_zero};
 use super::{FreeList, Run, classes, place};
+use crate::faults::{Fault, planted};
 use crate::layout::{
     BITMAP_WORDS, Bitmap, ChunkDescriptor, ChunkUse, DESCRIPTOR_LEN, Geometry, bitmap_word, first_word, header,
     header_word,
@@ -368,6 +369,7 @@ impl Chunks<'_> {
                     // A free chunk has an empty bitmap. If it has not, it is damaged, and its blocks would be allocated
                     // twice.
                     let free = found.used == ChunkUse::Free && marked_bits(&found.free) == 0;
+                    let free = free & !planted(Fault::KeepsFreeChunks);
                     run = if free { run + 1 } else { 0 };
                     unused += u64::from(free);
                     if run == count {
@@ -583,7 +585,9 @@ fn no_span(at: RemotePtr) -> PoolError {
     PoolError::Corrupt { at, what: "an address that is no span was freed".to_owned() }
 }
 
-/// READs all chunks of a node below the cursor, damaged ones included. For checkers.
+/// READs all chunks of a node that were ever used, damaged ones included. For checkers.
+///
+/// They lie below the cursor, but for those that a client has taken at the cursor and crashed before it moved that.
 pub async fn all_chunks(pool: &Pool, span: &Span, node: NodeId) -> Result<Vec<Chunk>, PoolError> {
     let chunks = Chunks { pool, node, owner: 0 };
     let cursor = chunks.counters(span, None).await?.cursor;
@@ -593,6 +597,14 @@ pub async fn all_chunks(pool: &Pool, span: &Span, node: NodeId) -> Result<Vec<Ch
         let step = SCAN.min(cursor - first);
         all.extend(chunks.descriptors(span, first, step).await?);
         first += step;
+    }
+    while first < chunks.geometry().chunks {
+        let next = chunks.descriptors(span, first, 1).await?;
+        if next.iter().all(|chunk| chunk.used == ChunkUse::Unused) {
+            break;
+        }
+        all.extend(next);
+        first += 1;
     }
     Ok(all)
 }

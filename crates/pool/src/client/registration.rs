@@ -6,6 +6,7 @@
 use super::heartbeat::checked_epoch;
 use super::node_cells::NodeCells;
 use super::{Client, nanos};
+use crate::faults::{Fault, planted};
 use crate::layout::{ACTIVE, CLIENT_SLOT_LEN, ClientSlot, HOME, first_word, header, header_word, registration, taken};
 use crate::lease::{LeaseWatch, evict, identity_of, parse_slots, read_slots};
 use crate::{Pool, PoolError};
@@ -75,6 +76,7 @@ impl Client {
             let gone = |slot: &ClientSlot| slot.active() && pool.fabric().is_gone(&identity_of(slot)) == Some(true);
             let taken = slots.iter().enumerate().filter(|(_, slot)| slot.active() || slot.registering());
             let expired = taken.filter(|(i, slot)| gone(slot) || watch.expired(*i, lease));
+            let expired = expired.filter(|_| !planted(Fault::RegistersOnly));
             let mut evicted = false;
             for (slot, record) in expired {
                 evicted |= evict(pool, &span, slot as u64, record).await?;

@@ -109,6 +109,14 @@ fn many_that_wait_for_a_living_holder_fail() {
     }
 }
 
+/// A client was evicted between the two verbs by which it takes a chunk (docs/bugs/163).
+#[test]
+fn a_chunk_that_was_taken_before_the_cursor_moved_is_reclaimed() {
+    let test_run = test_run("sherman", SHIPPED, false).expect("a test run");
+    let report = test_run.run_seed(914, &test_run.setup.clone().with_crashes().with_first_features(22));
+    assert!(report.is_sound(), "{report}");
+}
+
 #[test]
 fn seeds_that_once_failed() {
     // docs/bugs/108
