@@ -10,7 +10,7 @@ use crate::worker::Worker;
 use std::time::Duration;
 
 /// Leases for which an operation may wait, beside two for each coroutine that may be in front of it in a local queue.
-const LEAST: u32 = 4;
+const LEAST: u32 = 7;
 
 /// A batch that takes longer fails, because its memory node counts as silent.
 const MOST: Duration = Duration::from_secs(4);
@@ -36,8 +36,8 @@ impl Waits {
     }
     /// For how long it is held up: until others that wait for it have failed, or would be judged.
     pub(crate) fn hold(lease: Duration, coroutines: u64, crashes: bool) -> Duration {
-        let limit = Waits::new(lease, coroutines, !crashes, None).limit.unwrap_or_default();
-        (limit + lease * 4).min(MOST)
+        let limit = Waits::new(lease, coroutines, !crashes, None).limit;
+        limit.map_or(lease * 4, |limit| limit + lease).min(MOST)
     }
 }
 

@@ -38,7 +38,7 @@ use std::time::Duration;
 const READS: u32 = 4;
 /// Looks at nodes that a descent through far memory finds unusable and [`Leaves::explain_unread`] does not call damaged,
 /// before the tree counts as damaged: a node of another level, or none of this index, where a parent names one. They are a
-/// sixteenth of a lease apart: no client that keeps its lease changes the tree under one operation so often and for so long.
+/// sixteenth of a lease apart: no client that goes on changes the tree under one operation so often and for so long.
 const LOOKS: u32 = 24;
 
 /// Bytes of the words of a [`Header`].
@@ -86,6 +86,10 @@ pub(super) trait Leaves {
     }
     /// Finds out why a node cannot be read for a long time: an error if it is damaged; whether somebody was changing it.
     async fn explain_unread(&self, pin: &Pin<'_>, at: RemotePtr) -> Result<bool, IndexError>;
+    /// Returns the client that may be changing a node for that long without a lock, if there is one: then it is not damaged.
+    async fn slow_owner(&self, _pin: &Pin<'_>, _at: RemotePtr) -> Result<Option<String>, IndexError> {
+        Ok(None)
+    }
 }
 
 /// Why no node could be read.
@@ -610,7 +614,11 @@ impl Tree {
         if held.is_none() && unsound && !leaves.explain_unread(&pin, at).await? {
             retry.looks += 1;
             if retry.looks > LOOKS {
-                return Err(IndexError::corrupt(at, "a node that its parent does not describe"));
+                let waited_ms = (self.session.pool().lease() / 16 * LOOKS).as_millis() as u64;
+                return Err(match cold(leaves.slow_owner(&pin, at)).await? {
+                    Some(holder) => IndexError::Locked { at, waited_ms, holder },
+                    None => IndexError::corrupt(at, "a node that its parent does not describe"),
+                });
             }
         }
         retry.backoff.check_holder(&pin, held).await

@@ -117,6 +117,14 @@ fn a_chunk_that_was_taken_before_the_cursor_moved_is_reclaimed() {
     assert!(report.is_sound(), "{report}");
 }
 
+/// A client is held up while it changes a leaf that it owns (docs/bugs/164).
+#[test]
+fn a_leaf_of_a_slow_owner_is_not_called_damaged() {
+    let test_run = test_run("dex", SHIPPED, false).expect("a test run");
+    let report = test_run.run_seed(1515, &test_run.setup.clone().with_first_features(22));
+    assert!(report.is_sound(), "{report}");
+}
+
 #[test]
 fn seeds_that_once_failed() {
     // docs/bugs/108

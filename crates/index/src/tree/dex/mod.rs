@@ -395,6 +395,18 @@ impl Leaves for Dex {
         self.restore_own(pin, at).await?;
         Ok(true)
     }
+    /// Where nothing is asked for that others own: the owner of a leaf.
+    async fn slow_owner(&self, pin: &Pin<'_>, at: RemotePtr) -> Result<Option<String>, IndexError> {
+        let head = self.tree().read_head(pin.span(), at).await?;
+        if head.level() > 0 || head.word(0) != magic(self.tree().tag, at) {
+            return Ok(None);
+        }
+        let Some(low) = self.tree().fence_key(pin.span(), head.low()).await? else { return Ok(None) };
+        match cold(self.acquire(&low)).await {
+            Err(IndexError::NotOwner { holder }) => Ok(Some(holder)),
+            _ => Ok(None),
+        }
+    }
 }
 
 impl TablePerNode for Dex {
