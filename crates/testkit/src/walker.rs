@@ -92,7 +92,8 @@ impl Worker {
         }
         self.failed(error, || doing.to_owned())
     }
-    /// Does a walk say that a lock is in its way, of a client that has crashed or is held up? It recovers nothing, and waits for a while only.
+    /// Does a walk say that a lock is in its way, of a client that has crashed or is held up? It recovers nothing, and waits for
+    /// a while only.
     fn is_blocked(&self, what: &str) -> bool {
         let blocked = ["stays locked", "does not settle", "has been locked"].iter().any(|waited| what.contains(waited));
         if self.shared.crashes && blocked {
