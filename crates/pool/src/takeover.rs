@@ -258,6 +258,9 @@ impl Names {
     }
 }
 
+/// Looks at a lock before the time counts: two intents may be the same bit, so a few looks could take one for the other.
+const LOOKS: u32 = 16;
+
 /// Measures how long the same client has held one lock, so that a waiting operation can give up. The limit of the
 /// indexes and the catalog is two leases.
 ///
@@ -268,18 +271,22 @@ pub struct LockTimeout {
     /// What is waited for, and the intents that were there whenever anyone has looked.
     held: Option<(u64, Names)>,
     since: Duration,
+    /// Looks since then.
+    looks: u32,
 }
 
 impl LockTimeout {
-    /// Returns for how long one intent at least has always named the lock. `names` is that of [`Claim::Busy`]. The measurement
-    /// begins again when none of the intents is left, and when another lock or state is waited for, which `what` identifies.
+    /// Returns for how long one intent at least has always named the lock; zero until there were enough looks to say so.
+    /// `names` is that of [`Claim::Busy`]. The measurement begins again when none of the intents is left, and when another lock
+    /// or state is waited for, which `what` identifies.
     pub fn held_for(&mut self, what: u64, names: Names, now: Duration) -> Duration {
         let common = self.held.filter(|(same, _)| *same == what).and_then(|(_, before)| before.common(names));
         if common.is_none() {
-            self.since = now;
+            (self.since, self.looks) = (now, 0);
         }
+        self.looks = self.looks.saturating_add(1);
         self.held = Some((what, common.unwrap_or(names)));
-        now.saturating_sub(self.since)
+        if self.looks < LOOKS { Duration::ZERO } else { now.saturating_sub(self.since) }
     }
 }
 
@@ -291,34 +298,46 @@ pub(crate) async fn held(session: &Session, span: &Span, lock: Lock, what: &str)
 
 #[cfg(test)]
 mod tests {
-    use super::{LockTimeout, Names};
+    use super::{LOOKS, LockTimeout, Names};
     use std::time::Duration;
+
+    /// Looks at a lock from `from` on, a millisecond apart, until the time counts; returns the last measurement.
+    fn looks(timeout: &mut LockTimeout, what: u64, names: impl Fn(u64) -> Names, from: u64) -> Duration {
+        let measured = |i| timeout.held_for(what, names(i), Duration::from_millis(i));
+        (from..from + u64::from(LOOKS)).map(measured).last().unwrap_or_default()
+    }
 
     /// The words of others that try to take the lock differ each time, and one holds it.
     #[test]
     fn a_holder_is_seen_among_those_that_try() {
-        let at = Duration::from_millis;
         let mut timeout = LockTimeout::default();
-        for i in 0..100 {
-            let tried = (0..i % 4).map(|other| 1000 + i * 10 + other);
-            let names = Names::of(tried.chain([7]));
-            assert_eq!(timeout.held_for(1, names, at(i)), at(i));
-        }
+        let whole = Duration::from_millis(u64::from(LOOKS) - 1);
+        let tried = |i: u64| Names::of((0..i % 4).map(|other| 1000 + i * 10 + other).chain([7]));
+        assert_eq!(looks(&mut timeout, 1, tried, 0), whole);
         // Another lock, or another state of it.
-        assert_eq!(timeout.held_for(2, Names::of([7]), at(100)), at(0));
-        assert_eq!(timeout.held_for(2, Names::of([7]), at(101)), at(1));
+        assert_eq!(looks(&mut timeout, 2, tried, 100), whole);
         // Another holder.
-        assert_eq!(timeout.held_for(2, Names::of([8]), at(102)), at(0));
+        assert_eq!(looks(&mut timeout, 2, |_| Names::of([8]), 200), whole);
         // None that is known.
-        assert_eq!(timeout.held_for(2, Names::NONE, at(103)), at(0));
-        assert_eq!(timeout.held_for(2, Names::of([]), at(104)), at(1));
+        assert_eq!(looks(&mut timeout, 2, |_| Names::NONE, 300), whole);
+        assert_eq!(timeout.held_for(2, Names::of([]), Duration::from_millis(400)), Duration::from_millis(100));
+    }
+
+    /// Who has not looked for long does not take one intent for another one of the same bit.
+    #[test]
+    fn one_look_after_a_long_pause_measures_nothing() {
+        let mut timeout = LockTimeout::default();
+        let many = |from: u64| Names::of((0..200).map(|i| from + i));
+        assert_eq!(timeout.held_for(1, many(0), Duration::ZERO), Duration::ZERO);
+        assert_eq!(timeout.held_for(1, many(1000), Duration::from_secs(100)), Duration::ZERO);
     }
 
     #[test]
     fn holders_that_change_are_not_taken_for_one() {
         let mut timeout = LockTimeout::default();
-        let longest = (0..10_000u64)
-            .map(|i| timeout.held_for(1, Names::of((0..8).map(|other| i << 8 | other << 40)), Duration::from_secs(i)));
-        assert!(longest.max().is_some_and(|longest| longest < Duration::from_secs(6)));
+        let changing = |i: u64| Names::of((0..8).map(|other| i << 8 | other << 40));
+        for i in 0..10_000 {
+            assert_eq!(timeout.held_for(1, changing(i), Duration::from_secs(i)), Duration::ZERO);
+        }
     }
 }
