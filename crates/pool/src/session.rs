@@ -133,20 +133,20 @@ impl Session {
         let corrupt = || PoolError::Corrupt { at: ptr, what: format!("no object of {bytes} bytes can lie here") };
         fits.then_some(class).ok_or_else(corrupt)
     }
-    /// Number of blocks of a class that this session keeps.
-    fn keep(&self, class: usize) -> usize {
-        alloc::keep(class, self.pins.in_progress())
+    /// Number of blocks of a class that this session keeps in its free list of a node.
+    fn keep(&self, node: NodeId, list: &FreeList, class: usize) -> usize {
+        alloc::keep(class, self.pins.in_progress(), list.demand(class), &self.pool().geometry(node))
     }
     /// Adds a free block to the free list; returns how many blocks of its class the list has now.
     fn push_free(&self, ptr: RemotePtr, class: usize) -> usize {
         let Ok(free_list) = self.free_list(ptr.node()) else { return 0 };
         let mut free_list = free_list.borrow_mut();
-        let free = &mut free_list.free[class];
-        free.push(ptr);
-        if free.len() > 2 * self.keep(class) {
+        free_list.free[class].push(ptr);
+        let len = free_list.free[class].len();
+        if len > 2 * self.keep(ptr.node(), &free_list, class) {
             self.overfull.set(true);
         }
-        free.len()
+        len
     }
 
     /// Allocates at least `bytes` bytes of undefined content on `node`, 64-byte aligned. In a full pool it waits, for
@@ -312,6 +312,11 @@ impl Session {
         Ok((some || thorough) && self.claim_returned(span, &chunks, class, &counters).await?)
     }
 
+    /// Number of blocks of a class that a refill brings at once, if they are there.
+    fn enough(&self, node: NodeId, class: usize) -> Result<u64, PoolError> {
+        Ok(self.keep(node, &self.free_list(node)?.borrow(), class) as u64 / 2)
+    }
+
     async fn claim_returned(
         &self,
         span: &Span,
@@ -320,7 +325,7 @@ impl Session {
         counters: &Counters,
     ) -> Result<bool, PoolError> {
         let mut found = FreeList::default();
-        let (enough, hints) = (self.keep(class) as u64 / 2, self.hints(chunks.node)?);
+        let (enough, hints) = (self.enough(chunks.node, class)?, self.hints(chunks.node)?);
         let any = chunks.claim_returned(span, class, enough, counters, hints, &mut found).await;
         // Some blocks may be of another class: see `Chunks::claim`.
         for (free, found) in self.free_list(chunks.node)?.borrow_mut().free.iter_mut().zip(&mut found.free) {

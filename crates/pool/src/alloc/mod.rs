@@ -31,10 +31,17 @@ const KEEP_SPAN_BYTES: u64 = 512 << 10;
 /// A free list keeps at most this fraction of a node in spans, because other sessions cannot use them.
 const KEEP_SPAN_SHARE: u64 = 256;
 
+/// A free list keeps at most this fraction of a node in blocks of one class, if that is more.
+const KEEP_SHARE: u64 = 1024;
+
 /// Number of blocks of a class that a free list keeps, in a session with so many operations in progress. Their blocks are
-/// retired together and their grace periods end together: a list that keeps fewer gives back what they need next.
-pub(crate) fn keep(class: usize, in_progress: usize) -> usize {
-    ((KEEP_BYTES / classes::bytes(class).max(1)) as usize).max(KEEP_BLOCKS) + 2 * low(class, in_progress)
+/// retired together and their grace periods end together: a list that keeps fewer gives back what they need next. So it is
+/// with `demand`, the blocks that are taken from one advance of the epoch to the next, where other clients advance it slowly.
+pub(crate) fn keep(class: usize, in_progress: usize, demand: u32, geometry: &Geometry) -> usize {
+    let of = |bytes: u64| (bytes / classes::bytes(class).max(1)) as usize;
+    let least = of(KEEP_BYTES).max(KEEP_BLOCKS) + 2 * low(class, in_progress);
+    let share = of(geometry.chunks.saturating_mul(geometry.chunk_size) / KEEP_SHARE);
+    least.max(share.min(2 * demand as usize))
 }
 
 /// Number of blocks of a class at which a session refills its free list although it is not empty: as many as its other
@@ -56,17 +63,41 @@ pub(crate) struct FreeList {
     pub(crate) runs: [Option<Run>; CLASSES],
     /// Spans with their numbers of chunks.
     pub(crate) spans: Vec<(RemotePtr, u64)>,
+    /// Blocks of each class that operations have taken since retired memory last became free.
+    taken: [u32; CLASSES],
+    /// What that was before; less if it was long ago.
+    demand: [u32; CLASSES],
 }
 
 impl Default for FreeList {
     fn default() -> Self {
-        FreeList { free: std::array::from_fn(|_| Vec::new()), runs: [None; CLASSES], spans: Vec::new() }
+        let free = std::array::from_fn(|_| Vec::new());
+        FreeList { free, runs: [None; CLASSES], spans: Vec::new(), taken: [0; CLASSES], demand: [0; CLASSES] }
     }
 }
 
 impl FreeList {
-    /// Takes a block of this class, if there is one.
+    /// Takes a block of this class for an operation, if there is one.
     pub(crate) fn take(&mut self, class: usize) -> Option<RemotePtr> {
+        let taken = self.pop(class);
+        if let (Some(count), Some(_)) = (self.taken.get_mut(class), taken) {
+            *count = count.saturating_add(1);
+        }
+        taken
+    }
+
+    /// Retired memory has become free: what is taken from now on is for the next time.
+    pub(crate) fn note_demand(&mut self) {
+        for (demand, taken) in self.demand.iter_mut().zip(&mut self.taken) {
+            *demand = std::mem::take(taken).max(*demand / 2);
+        }
+    }
+    /// Blocks of this class that are taken from one time at which retired memory becomes free to the next.
+    pub(crate) fn demand(&self, class: usize) -> u32 {
+        self.demand.get(class).copied().unwrap_or(0)
+    }
+
+    fn pop(&mut self, class: usize) -> Option<RemotePtr> {
         if let Some(ptr) = self.free.get_mut(class)?.pop() {
             return Some(ptr);
         }
@@ -118,7 +149,7 @@ impl FreeList {
     pub(crate) fn drain(&mut self) -> Vec<(RemotePtr, usize)> {
         let mut all = Vec::new();
         for class in 0..CLASSES {
-            while let Some(ptr) = self.take(class) {
+            while let Some(ptr) = self.pop(class) {
                 all.push((ptr, class));
             }
         }

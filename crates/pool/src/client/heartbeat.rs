@@ -12,6 +12,9 @@ use std::sync::Weak;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+/// A client without a heartbeat for this part of a lease may be gone.
+const SILENT_SHARE: u32 = 512;
+
 impl Client {
     /// Renews the lease: reads the epoch, publishes how far this client has quiesced, and advances the epoch if every
     /// client has quiesced in it. Costs two round trips, and those of [`on_tick`](Self::on_tick). Returns at once if
@@ -72,7 +75,11 @@ impl Client {
             if blocks || record.evicting() {
                 // The epoch advances past a client only after its eviction: before that its verbs may still take
                 // effect.
-                let evicted = self.has_expired(slot, record)
+                // Whether a process is gone is asked of the system, which may cost more than the whole tick: not of one whose
+                // heartbeat was seen just now.
+                let asks = record.evicting() || self.watch().expired(slot, self.pool.lease() / SILENT_SHARE);
+                let evicted = asks
+                    && self.has_expired(slot, record)
                     && (planted(Fault::EpochSkipsRevocation) || evict(&self.pool, &span, slot as u64, record).await?);
                 all_quiesced &= evicted || !blocks;
             }

@@ -6,6 +6,7 @@
 
 use super::{Session, TICK_BYTES, TICK_EVERY};
 use crate::PoolError;
+use crate::alloc::classes::CLASSES;
 use crate::epoch::grace_period_elapsed;
 use crate::faults::{Fault, planted};
 use crate::retire_list::Retired;
@@ -19,7 +20,8 @@ impl Session {
             return self.free_span(span, ptr, bytes).await;
         };
         // A session that only frees must not keep everything, even if it never calls `maintain`.
-        if self.push_free(ptr, class) > 4 * self.keep(class) {
+        let len = self.push_free(ptr, class);
+        if len > 4 * self.keep(ptr.node(), &self.free_list(ptr.node())?.borrow(), class) {
             self.give_back_surplus().await?;
         }
         Ok(())
@@ -75,15 +77,21 @@ impl Session {
     pub(super) fn free_elapsed(&self) {
         let epoch = self.client.epoch() + u64::from(planted(Fault::FreesEarly));
         let mut retired = self.retired.borrow_mut();
-        let mut spans = Vec::new();
+        let (mut spans, mut any) = (Vec::new(), false);
         while let Some(front) = retired.front().copied().filter(|front| grace_period_elapsed(front.tag, epoch)) {
             retired.pop_front();
             #[cfg(feature = "marks")]
             crate::ledger::freed(front.ptr);
             match self.class(front.ptr.node(), front.bytes) {
-                Some(class) => drop(self.push_free(front.ptr, class)),
+                Some(class) => {
+                    self.push_free(front.ptr, class);
+                    any = true;
+                }
                 None => spans.push(front),
             }
+        }
+        if any {
+            self.free_lists.iter().for_each(|free_list| free_list.borrow_mut().note_demand());
         }
         for span in spans {
             retired.push_front(Retired { tag: 0, ..span });
@@ -116,16 +124,22 @@ impl Session {
     pub(super) async fn give_back_surplus(&self) -> Result<(), PoolError> {
         self.overfull.set(false);
         for node in self.pool().nodes() {
-            let mut surplus = Vec::new();
-            for (class, free) in self.free_list(node)?.borrow_mut().free.iter_mut().enumerate() {
-                let keep = self.keep(class);
-                if free.len() > keep {
-                    surplus.extend(free.drain(keep / 2..).map(|ptr| (ptr, class)));
-                }
-            }
+            let surplus = self.take_surplus(node)?;
             self.give_back(node, surplus).await?;
         }
         Ok(())
+    }
+
+    fn take_surplus(&self, node: NodeId) -> Result<Vec<(RemotePtr, usize)>, PoolError> {
+        let mut free_list = self.free_list(node)?.borrow_mut();
+        let mut surplus = Vec::new();
+        for class in 0..CLASSES {
+            let keep = self.keep(node, &free_list, class);
+            if free_list.free[class].len() > keep {
+                surplus.extend(free_list.free[class].drain(keep / 2..).map(|ptr| (ptr, class)));
+            }
+        }
+        Ok(surplus)
     }
 
     /// Returns the whole free list to the pool, runs and spans included.
