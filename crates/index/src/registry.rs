@@ -376,11 +376,9 @@ impl AnyIndex {
     pub fn uid(&self) -> u64 {
         dispatch!(self, index => index.inner().uid())
     }
-    /// An operation, and then a turn for the thread's other coroutines if that is due: now it holds no pin.
-    async fn operation<T>(&self, operation: impl Future<Output = T>) -> T {
-        let done = operation.await;
+    /// After an operation, which holds no pin any more: a turn for the thread's other coroutines, if that is due.
+    async fn let_others_run(&self) {
         dispatch!(self, index => index.inner().session()).endpoint().let_others_run().await;
-        done
     }
     /// See [`PoolIndex::statistics`].
     pub fn statistics(&self) -> Statistics {
@@ -447,39 +445,51 @@ async fn find(session: &Session, name: &str) -> Result<IndexInfo, IndexError> {
     Ok(catalog::find(session.pool(), &span, name).await?)
 }
 
+/// Carries out an operation. (A macro, because a future that a function is given is in the function's own twice.)
+macro_rules! operation {
+    ($self:expr, $index:ident => $call:expr) => {
+        apart(async {
+            let done = dispatch!($self, $index => $call.await);
+            $self.let_others_run().await;
+            done
+        })
+        .await
+    };
+}
+
 impl PointIndex for AnyIndex {
     fn limits(&self) -> Limits {
         dispatch!(self, index => index.limits())
     }
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
-        apart(self.operation(async { dispatch!(self, index => index.get(key).await) })).await
+        operation!(self, index => index.get(key))
     }
     async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>, IndexError> {
-        apart(self.operation(async { dispatch!(self, index => index.get_many(keys).await) })).await
+        operation!(self, index => index.get_many(keys))
     }
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<Insert, IndexError> {
-        apart(self.operation(async { dispatch!(self, index => index.insert(key, value).await) })).await
+        operation!(self, index => index.insert(key, value))
     }
     async fn update(&self, key: &[u8], value: &[u8]) -> Result<Update, IndexError> {
-        apart(self.operation(async { dispatch!(self, index => index.update(key, value).await) })).await
+        operation!(self, index => index.update(key, value))
     }
     async fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
-        apart(self.operation(async { dispatch!(self, index => index.upsert(key, value).await) })).await
+        operation!(self, index => index.upsert(key, value))
     }
     async fn upsert_with_outcome(&self, key: &[u8], value: &[u8]) -> Result<Upsert, IndexError> {
-        apart(self.operation(async { dispatch!(self, index => index.upsert_with_outcome(key, value).await) })).await
+        operation!(self, index => index.upsert_with_outcome(key, value))
     }
     async fn upsert_many(&self, pairs: &[(&[u8], &[u8])]) -> Vec<Result<Upsert, IndexError>> {
-        apart(self.operation(async { dispatch!(self, index => index.upsert_many(pairs).await) })).await
+        operation!(self, index => index.upsert_many(pairs))
     }
     async fn remove(&self, key: &[u8]) -> Result<Remove, IndexError> {
-        apart(self.operation(async { dispatch!(self, index => index.remove(key).await) })).await
+        operation!(self, index => index.remove(key))
     }
     async fn replace(&self, key: &[u8], expected: &[u8], value: &[u8]) -> Result<Replace, IndexError> {
-        apart(self.operation(async { dispatch!(self, index => index.replace(key, expected, value).await) })).await
+        operation!(self, index => index.replace(key, expected, value))
     }
     async fn remove_if(&self, key: &[u8], expected: &[u8]) -> Result<RemoveIf, IndexError> {
-        apart(self.operation(async { dispatch!(self, index => index.remove_if(key, expected).await) })).await
+        operation!(self, index => index.remove_if(key, expected))
     }
     fn cache_bytes(&self) -> u64 {
         dispatch!(self, index => index.cache_bytes())
