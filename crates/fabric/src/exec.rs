@@ -295,6 +295,19 @@ impl Drop for Executor {
     }
 }
 
+/// Lets the thread's other coroutines, and the endpoint, have a turn.
+pub async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -354,17 +367,4 @@ mod tests {
         );
         thread.join().expect("no panic");
     }
-}
-
-/// Lets the thread's other coroutines, and the endpoint, have a turn.
-pub async fn yield_now() {
-    let mut yielded = false;
-    poll_fn(|cx| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
