@@ -60,7 +60,7 @@ struct Inner {
 
 /// On a fabric whose verbs complete at once, a coroutine would never let another one of its thread run. So it does that
 /// after this many batches, when its operation has ended ([`Endpoint::let_others_run`]). Within an operation it yields after
-/// `STREAK_WITHIN`: whoever is stopped there holds a pin, and nobody frees memory until its turn comes again.
+/// `STREAK_WITHIN`: a coroutine that is stopped there holds a pin, and no memory is freed until its turn comes again.
 const STREAK: u32 = 512;
 const STREAK_WITHIN: u32 = 8 * STREAK;
 /// And so often it looks whether a sleeper is due, which may hold what others wait for (an epoch, a lock).

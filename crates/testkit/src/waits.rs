@@ -9,7 +9,7 @@
 use crate::worker::Worker;
 use std::time::Duration;
 
-/// Leases for which an operation may wait, beside two for each coroutine that may be in front of it in a local queue.
+/// Leases for which an operation may wait, in addition to two for each coroutine that may be in front of it in a local queue.
 const LEAST: u32 = 7;
 
 /// A batch that takes longer fails, because its memory node counts as silent.

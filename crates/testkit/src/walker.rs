@@ -95,10 +95,11 @@ impl Worker {
     /// Does a walk say that a lock is in its way, of a client that has crashed or is held up? It recovers nothing, and waits for
     /// a while only.
     fn is_blocked(&self, what: &str) -> bool {
-        let blocked = ["stays locked", "does not settle", "has been locked"].iter().any(|waited| what.contains(waited));
-        if self.shared.crashes && blocked {
+        let crashed = self.shared.crashes && ["stays locked", "does not settle"].iter().any(|said| what.contains(said));
+        let blocked = crashed || self.shared.holders_linger() && what.contains("has been locked");
+        if blocked {
             self.shared.blocked.set(self.shared.blocked.get() + 1);
         }
-        self.shared.crashes && blocked
+        blocked
     }
 }

@@ -134,7 +134,7 @@ impl Shared {
         self.crashes || self.cancelling > 0
     }
     /// May a client that lives keep a lock for longer than others wait for it?
-    fn holders_linger(&self) -> bool {
+    pub(crate) fn holders_linger(&self) -> bool {
         self.crashes && self.short_lease || self.waits.has_holder() || self.cancelling > 0
     }
 

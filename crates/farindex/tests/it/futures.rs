@@ -39,3 +39,31 @@ fn the_future_of_a_lookup_is_small() {
     check("coalesced", size_of_val(&coalesced.get(b"key")), MOST_OF_ALL);
     assert!(large.is_empty(), "{large:?}");
 }
+
+/// In mapped memory nothing stops a coroutine but the end of an operation.
+#[test]
+fn others_have_their_turn_while_one_coroutine_works() {
+    let session = farindex::Pool::in_memory(64 << 20).expect("a pool").session().expect("a session");
+    let index = session.index("busy").create().expect("an index").async_handle();
+    session.block_on(index.insert(b"key", b"value")).expect("inserted");
+    let turns = std::rc::Rc::new(std::cell::Cell::new(0));
+    let other = session.spawn({
+        let turns = std::rc::Rc::clone(&turns);
+        async move {
+            loop {
+                turns.set(turns.get() + 1);
+                farindex::yield_now().await;
+            }
+        }
+    });
+    let seen = session.block_on(async {
+        farindex::yield_now().await;
+        let before = turns.get();
+        for _ in 0..1000 {
+            index.get(b"key").await.expect("an answer");
+        }
+        turns.get() - before
+    });
+    drop(other);
+    assert!((1..100).contains(&seen), "{seen} turns during 1000 gets");
+}

@@ -166,3 +166,29 @@ pub(crate) fn place(geometry: &Geometry, ptr: RemotePtr, class: usize) -> Option
     // The bytes after a chunk's last whole block are no block.
     (within.is_multiple_of(bytes) && bit < classes::blocks(class, geometry.chunk_size)).then_some((chunk, bit))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use farindex_fabric::NodeId;
+
+    #[test]
+    fn a_list_keeps_what_is_taken_between_two_advances_of_the_epoch() {
+        let of = |chunks| Geometry { chunk_size: 64 << 10, chunks, client_slots: 8, intent_cells: 4 };
+        let [small, large] = [of(64), of(1 << 14)];
+        let least = keep(0, 0, 0, &large);
+        assert_eq!(least as u64, KEEP_BYTES / classes::bytes(0));
+        assert_eq!(keep(0, 0, 3000, &large), 6000);
+        assert_eq!(keep(0, 0, 3000, &small), least, "a small node has nothing to spare");
+        assert_eq!(keep(0, 0, u32::MAX, &large) as u64, (1 << 30) / KEEP_SHARE / classes::bytes(0));
+        let mut list = FreeList::default();
+        list.free[0].extend((0..100).map(|i| RemotePtr::new(NodeId::new(0), 64 * i)));
+        assert_eq!((0..40).filter_map(|_| list.take(0)).count(), 40);
+        assert_eq!(list.demand(0), 0);
+        list.note_demand();
+        assert_eq!(list.demand(0), 40);
+        list.drain();
+        list.note_demand();
+        assert_eq!(list.demand(0), 20, "what the pool gets back is no demand");
+    }
+}
