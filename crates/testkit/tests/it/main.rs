@@ -125,6 +125,14 @@ fn a_leaf_of_a_slow_owner_is_not_called_damaged() {
     assert!(report.is_sound(), "{report}");
 }
 
+/// The last client reads a full pool, in which a split finds no memory (docs/bugs/165).
+#[test]
+fn a_get_needs_no_memory() {
+    let test_run = test_run("shard", SHIPPED, false).expect("a test run");
+    let report = test_run.run_seed(3066, &test_run.setup.clone().with_crashes().with_first_features(22));
+    assert!(report.is_sound(), "{report}");
+}
+
 #[test]
 fn seeds_that_once_failed() {
     // docs/bugs/108

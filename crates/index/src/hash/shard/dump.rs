@@ -272,7 +272,8 @@ impl Walk<'_, '_> {
                 // The split is due, and another client has begun it.
                 let pin = session.pin(session.span(OpKind::Scan))?;
                 let mut op = Op::new(self.shard, self.table, pin, KeyHash::from_bits(class), &[]);
-                op.split_towards(geometry, Level::One, class, own, None).await
+                let split = op.split_towards(geometry, Level::One, class, own, None).await;
+                split.and_then(|()| op.overdue.take().map_or(Ok(()), |overdue| Err(overdue.why)))
             };
             match done {
                 Ok(()) => {}

@@ -94,6 +94,11 @@ impl Geometry {
             && segments.iter().all(|segment| !segment.is_null());
         sound.then_some(Geometry { version, state, initial_bits, segments })
     }
+    /// The directory as it was under an older version.
+    #[must_use]
+    pub fn as_of(&self, version: u64) -> Self {
+        Geometry { version: version.min(self.version), ..self.clone() }
+    }
     /// Returns the number of level-1 buckets under a version. A damaged bucket may show a version far beyond any
     /// table's.
     pub fn buckets(&self, version: u64) -> u64 {

@@ -56,6 +56,21 @@ pub(super) enum LookupResult {
     Absent(Absence),
 }
 
+/// A split of level 1 that is due and finds no memory.
+pub(super) struct Overdue {
+    /// The directory under the version that the bucket still has.
+    geometry: Rc<Geometry>,
+    /// Why the split failed.
+    pub why: IndexError,
+}
+
+impl Overdue {
+    /// A bucket still has this version.
+    pub(super) fn new(geometry: &Geometry, version: u64, why: IndexError) -> Self {
+        Overdue { geometry: Rc::new(geometry.as_of(version)), why }
+    }
+}
+
 /// A slot that may hold the key.
 pub(super) struct Candidate {
     slot: RemotePtr,
@@ -80,6 +95,8 @@ pub(super) struct Op<'a> {
     pub(super) ready: Option<(u64, u64, Snapshot)>,
     /// Level-1 slots of this recycling have been seen; a READ since then saw all of it.
     pub(super) trusted: Option<(RemotePtr, super::slot::Stamp)>,
+    /// The split that this operation does without: it looks the key up where it lay before the split.
+    pub(super) overdue: Option<Box<Overdue>>,
     counted: bool,
 }
 
@@ -96,6 +113,7 @@ impl<'a> Op<'a> {
             stall: Stall::default(),
             ready: None,
             trusted: None,
+            overdue: None,
             counted: false,
         }
     }
@@ -127,7 +145,10 @@ impl<'a> Op<'a> {
     /// a future are moved.
     pub(super) async fn look(&mut self, along: &mut Option<(RemotePtr, Buf)>) -> Result<LookupResult, IndexError> {
         loop {
-            let geometry = self.table.geometry();
+            let geometry = match &self.overdue {
+                None => self.table.geometry(),
+                Some(overdue) => Rc::clone(&overdue.geometry),
+            };
             let bucket = geometry.home(self.places.hash.bits(), geometry.version);
             let ready = self.ready.take().filter(|(version, of, _)| (*version, *of) == (geometry.version, bucket));
             let (first, parent) = match ready {
@@ -170,6 +191,12 @@ impl<'a> Op<'a> {
                     Verified::None => {}
                     Verified::Again => continue,
                 }
+            }
+            if self.overdue.is_some() {
+                if let Some(looked) = cold(self.conclude_before_split(geometry, bucket, first)).await? {
+                    return Ok(looked);
+                }
+                continue;
             }
             if self.table.geometry().version > geometry.version {
                 // The root came with this batch, and has a newer version: nothing is concluded from the older one.
@@ -214,7 +241,12 @@ impl<'a> Op<'a> {
                 cold(self.split_towards(&geometry, Level::One, bucket, first, parent)).await?;
                 return Ok(None);
             }
-            health => return self.recover(&geometry, Level::One, &first, health).await.map(|()| None),
+            health => {
+                if health == Health::Newer {
+                    self.overdue = None;
+                }
+                return self.recover(&geometry, Level::One, &first, health).await.map(|()| None);
+            }
         }
         let torn = self.torn_candidates(&first, &geometry, self.places.hash.bits());
         if !torn.is_empty() {
@@ -235,6 +267,29 @@ impl<'a> Op<'a> {
             return Ok(Some(LookupResult::Absent(Absence { geometry, bucket, first })));
         }
         cold(self.look_further(geometry, bucket, first)).await
+    }
+
+    /// Like [`conclude`](Self::conclude) for a bucket whose split finds no memory. The operation knows the newer version, so
+    /// a split may free at once the slots that it vacates, and another key may be there by now. Before that, it gives the
+    /// bucket its new version. So a key is absent only if a second READ shows the old version as well.
+    async fn conclude_before_split(
+        &mut self,
+        geometry: Rc<Geometry>,
+        bucket: u64,
+        first: Snapshot,
+    ) -> Result<Option<LookupResult>, IndexError> {
+        let fp = self.places.hash.fingerprint();
+        let side = geometry.side(bucket, geometry.version);
+        let looked = self.conclude(Rc::clone(&geometry), bucket, first, None).await?;
+        if let Some(LookupResult::Absent(Absence { first, .. })) = &looked {
+            let again = Snapshot::new(first.at, self.span().read(first.at, Level::One.bytes()).await?);
+            if again.health(geometry.version, fp, side) != Health::Good {
+                mark!("lookup: split meanwhile");
+                self.overdue = None;
+                return Ok(None);
+            }
+        }
+        Ok(looked)
     }
 
     /// Posts the READ of the level-1 bucket, and of its parent if this worker speculates.
@@ -270,6 +325,10 @@ impl<'a> Op<'a> {
         bucket: u64,
         first: Snapshot,
     ) -> Result<Option<LookupResult>, IndexError> {
+        let third_at = geometry.third(bucket);
+        // Level 2 has splits of its own, and they need no memory.
+        let level1 = geometry;
+        let geometry = if self.overdue.is_some() { self.table.geometry() } else { Rc::clone(&level1) };
         let version = geometry.version;
         let fp = self.places.hash.fingerprint();
         let homes = self.second_homes(&geometry);
@@ -279,7 +338,6 @@ impl<'a> Op<'a> {
             let at = geometry.bucket(Level::Two, home);
             (at, batch.read(at, Level::Two.bytes()))
         });
-        let third_at = geometry.third(bucket);
         let third = batch.read(third_at, 8);
         let mut done = batch.post().await?;
         let seconds = seconds.map(|(at, ticket)| Snapshot::new(at, done.buf(ticket)));
@@ -308,11 +366,12 @@ impl<'a> Op<'a> {
                 health => return self.recover(&geometry, Level::Two, &snapshot, health).await.map(|()| None),
             }
         }
-        if chain.is_moving(fp, version) {
+        if chain.is_moving(fp, level1.version) {
             mark!("level 3: moving");
-            return self.recover_third(&geometry, bucket, &chain).await.map(|()| None);
+            self.overdue = None;
+            return self.recover_third(&level1, bucket, &chain).await.map(|()| None);
         }
-        Ok(Some(LookupResult::Absent(Absence { geometry, bucket, first })))
+        Ok(Some(LookupResult::Absent(Absence { geometry: level1, bucket, first })))
     }
 
     /// The key's two level-2 buckets.

@@ -18,7 +18,7 @@ use super::bucket::{LOCK_SLOT, Level, Snapshot, fresh_word, lock_of, overflow_sl
 use super::geometry::{Geometry, Places, ROUND, moves};
 use super::intents;
 use super::level3::Chain3;
-use super::lookup::Op;
+use super::lookup::{Op, Overdue};
 use super::slot::{Entry, META, Slot, Stamp, freeze};
 use super::stall::{Stall, led_from};
 use crate::IndexError;
@@ -453,6 +453,8 @@ impl Op<'_> {
     ///
     /// One batch that READs the first word of all ancestors finds the nearest one that exists (Figure 11). Then each
     /// split brings the bucket one version closer.
+    ///
+    /// If a split of level 1 finds no memory, `overdue` says so, and the operation goes on without it.
     pub(super) async fn split_towards(
         &mut self,
         geometry: &Geometry,
@@ -495,8 +497,15 @@ impl Op<'_> {
                 return self.wait_for(snapshot.at).await;
             }
             let version = snapshot.version();
-            let Some(halves) = self.split(geometry, level, at, &snapshot).await? else {
-                return self.wait_for(snapshot.at).await;
+            let halves = match self.split(geometry, level, at, &snapshot).await {
+                Ok(Some(halves)) => halves,
+                Ok(None) => return self.wait_for(snapshot.at).await,
+                Err(why @ IndexError::Pool(PoolError::Full { .. })) if level == Level::One => {
+                    mark!("split: no memory");
+                    self.overdue = Some(Box::new(Overdue::new(geometry, version, why)));
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
             };
             self.backoff = Default::default();
             let child = at + geometry.buckets(version);

@@ -242,6 +242,8 @@ impl Op<'_> {
                     }
                 }
                 LookupResult::Absent(_) if mode.is_update() => return Ok(Some(Wrote::Absent)),
+                // An entry is added to a bucket of the newest version.
+                LookupResult::Absent(_) if let Some(overdue) = self.overdue.take() => return Err(overdue.why),
                 // A planted fault may not have written the block yet.
                 LookupResult::Absent(absence) if late.is_none() && self.should_await_epoch(&absence.first) => {
                     return Ok(None);
