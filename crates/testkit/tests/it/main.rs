@@ -133,6 +133,14 @@ fn a_get_needs_no_memory() {
     assert!(report.is_sound(), "{report}");
 }
 
+/// A walk reads level 3 of a bucket that a split is about to make (docs/bugs/174).
+#[test]
+fn a_walk_visits_level_3_of_a_new_bucket() {
+    let test_run = test_run("shard", SHIPPED, false).expect("a test run");
+    let report = test_run.run_seed(10467, &test_run.setup.clone().with_first_features(22));
+    assert!(report.is_sound(), "{report}");
+}
+
 #[test]
 fn seeds_that_once_failed() {
     // docs/bugs/108

@@ -2,8 +2,8 @@
 //!
 //! A *class* is the set of keys that belong to one level-1 bucket under one version. Classes of one version do not
 //! overlap, and a resize cuts each in two. Invariants: a key is returned only in the step of its class, so at most
-//! once. A class is read by the rules of a lookup, in the order in which entries move (level 3 before level 1, a bucket
-//! before those that are split off from it), so a key that is present all the time is visited. No key is returned
+//! once. A class is read by the rules of a lookup, and in its order (level 1 before level 3), so a key that is present all the
+//! time is visited. No key is returned
 //! before its class has been read completely. docs/protocols/shard.md ("Walks") has the proof. A key of level 2 may be
 //! in any bucket. So the keys of level 2 that belong to a group of classes are collected before the group is read, and
 //! each is looked up by itself in the step of its class.
@@ -72,7 +72,7 @@ struct Second {
     ptr: RemotePtr,
 }
 
-/// A class as it was read: the slots that lead to its entries, in the order in which entries move.
+/// A class as it was read: the slots that lead to its entries, in the order in which they were READ.
 struct ClassRead {
     leads: Vec<Lead>,
     /// What keeps a lookup from concluding anything.
@@ -437,21 +437,13 @@ impl Walk<'_, '_> {
     }
 }
 
-/// READs level 3 and then level 1 of these buckets, each in one batch: entries move in this order.
+/// READs level 1 and then level 3 of these buckets, each in one batch. A split writes level 3 of a new bucket before level 1, so
+/// behind a level 1 that is written whole, level 3 is complete.
 async fn read_buckets(
     span: &Span,
     geometry: &Geometry,
     buckets: &[u64],
 ) -> Result<Vec<(Chain3, Snapshot)>, IndexError> {
-    let mut batch = span.batch();
-    let thirds: Vec<_> = buckets.iter().map(|bucket| batch.read(geometry.third(*bucket), 8)).collect();
-    let mut done = batch.post().await?;
-    let words: Vec<_> = thirds.into_iter().map(|ticket| done.buf(ticket).words().first().copied()).collect();
-    drop(done);
-    let mut chains = Vec::new();
-    for (bucket, word) in buckets.iter().zip(words) {
-        chains.push(Chain3::follow(span, geometry.third(*bucket), word.unwrap_or_default()).await?);
-    }
     let mut batch = span.batch();
     let firsts: Vec<_> = buckets
         .iter()
@@ -461,7 +453,17 @@ async fn read_buckets(
         })
         .collect();
     let mut done = batch.post().await?;
-    let firsts = firsts.into_iter().map(|(at, ticket)| Snapshot::new(at, done.buf(ticket)));
+    let firsts: Vec<_> = firsts.into_iter().map(|(at, ticket)| Snapshot::new(at, done.buf(ticket))).collect();
+    drop(done);
+    let mut batch = span.batch();
+    let thirds: Vec<_> = buckets.iter().map(|bucket| batch.read(geometry.third(*bucket), 8)).collect();
+    let mut done = batch.post().await?;
+    let words: Vec<_> = thirds.into_iter().map(|ticket| done.buf(ticket).words().first().copied()).collect();
+    drop(done);
+    let mut chains = Vec::new();
+    for (bucket, word) in buckets.iter().zip(words) {
+        chains.push(Chain3::follow(span, geometry.third(*bucket), word.unwrap_or_default()).await?);
+    }
     Ok(chains.into_iter().zip(firsts).collect())
 }
 
@@ -526,16 +528,16 @@ fn judge(
     let trace = child.as_ref().map_or(trace, |child| trace.rotate_left(1) ^ child.trace(geometry.version));
     let abandoned = what.is_some();
     let (mut leads, mut damage) = (Vec::new(), Vec::new());
+    leads_of(&bucket, &format!("level-1 bucket {of}"), abandoned, &mut leads, &mut damage);
+    if let Some(child) = &child {
+        leads_of(child, &format!("level-1 bucket {class}"), abandoned, &mut leads, &mut damage);
+    }
     for (i, (at, word)) in chain.words().iter().enumerate() {
         let name = || format!("slot {i} of level 3 of bucket {of}");
         lead_of(*at, *word, Slot::decode(*word), name, abandoned, &mut leads, &mut damage);
     }
     if let Some((at, what)) = &chain.broken {
         damage.push(Damage { at: *at, what: format!("level 3 of bucket {of}: {what}") });
-    }
-    leads_of(&bucket, &format!("level-1 bucket {of}"), abandoned, &mut leads, &mut damage);
-    if let Some(child) = &child {
-        leads_of(child, &format!("level-1 bucket {class}"), abandoned, &mut leads, &mut damage);
     }
     let own_at = geometry.bucket(Level::One, class);
     let blocked = what.map(|(blocking, what)| Blocked {
