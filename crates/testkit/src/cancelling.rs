@@ -12,6 +12,7 @@ use crate::workload::Op;
 use farindex_check::{Outcome, Ticket};
 use farindex_index::{IndexError, PointIndex, Value};
 use farindex_sim::ODDS;
+use std::collections::btree_map::Entry;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -20,6 +21,8 @@ use std::task::Poll;
 /// Operations that each coroutine of a client still carries out after one of them has given a write up. Then the client goes,
 /// so that others can recover what it has left.
 const AFTER_A_WRITE: u64 = 4;
+/// It goes after so many leases in any case. Who meets a lock that was left waits for two, and the coroutines one after the other.
+const LEASES_AFTER_A_WRITE: u32 = 4;
 
 /// Polls a future so many times at most. `None`: it has not completed.
 pub(crate) async fn within<F: Future + ?Sized>(polls: u64, mut future: Pin<&mut F>) -> Option<F::Output> {
@@ -60,8 +63,11 @@ impl Worker {
         if odds == 0 || self.session.is_none() || !self.rng.chance(odds) {
             return u64::MAX;
         }
-        if op != Op::Get && !self.shared.gave_up.borrow_mut().insert(self.name / 10) {
-            return u64::MAX;
+        if op != Op::Get {
+            match self.shared.gave_up.borrow_mut().entry(self.name / 10) {
+                Entry::Occupied(_) => return u64::MAX,
+                Entry::Vacant(entry) => entry.insert(self.endpoint.now()),
+            };
         }
         self.shared.cancelled.set(self.shared.cancelled.get() + 1);
         self.rng.below(8)
@@ -118,10 +124,11 @@ impl Worker {
             }
         }
         self.given.aside = aside;
-        if self.shared.gave_up.borrow().contains(&(self.name / 10)) {
+        if let Some(began) = self.shared.gave_up.borrow().get(&(self.name / 10)) {
+            let limit = *began + self.shared.lease * LEASES_AFTER_A_WRITE;
             let left = self.given.left.get_or_insert(AFTER_A_WRITE);
             *left = left.saturating_sub(1);
-            goes_on &= *left > 0;
+            goes_on &= *left > 0 && self.endpoint.now() < limit;
         }
         goes_on
     }

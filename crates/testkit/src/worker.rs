@@ -95,8 +95,8 @@ pub(crate) struct Shared {
     pub(crate) recovering: u32,
     /// Odds that an operation is given up before it has completed.
     pub(crate) cancelling: u32,
-    /// Clients that have given a write up.
-    pub(crate) gave_up: RefCell<BTreeSet<u64>>,
+    /// Clients that have given a write up, and when.
+    pub(crate) gave_up: RefCell<BTreeMap<u64, Duration>>,
     /// Operations that were to be given up.
     pub(crate) cancelled: Cell<u64>,
     /// Recoveries among the operations.

@@ -141,6 +141,14 @@ fn a_walk_visits_level_3_of_a_new_bucket() {
     assert!(report.is_sound(), "{report}");
 }
 
+/// A client that has given a write up has five coroutines, which wait for what it has left (docs/bugs/175).
+#[test]
+fn a_client_that_gave_a_write_up_goes() {
+    let test_run = test_run("shard", SHIPPED, false).expect("a test run");
+    let report = test_run.run_seed(16337, &test_run.setup.clone().with_crashes().with_first_features(22));
+    assert!(report.is_sound(), "{report}");
+}
+
 #[test]
 fn seeds_that_once_failed() {
     // docs/bugs/108
