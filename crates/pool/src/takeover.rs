@@ -252,10 +252,6 @@ impl Names {
         let common = std::array::from_fn(|i| self.0[i] & other.0[i]);
         (common != [0; 4]).then_some(Names(common))
     }
-    /// A hash.
-    pub fn digest(self) -> u64 {
-        self.0.iter().fold(0, |digest: u64, part| digest.rotate_left(13) ^ part)
-    }
 }
 
 /// Looks at a lock before the time counts: two intents may be the same bit, so a few looks could take one for the other.

@@ -21,11 +21,11 @@ use crate::block::{Block, Header, UNIT};
 use crate::keyhash::KeyHash;
 use crate::maintenance::{BLOCKS_PER_BATCH, astray, fetch_blocks, read_word};
 use crate::marks::mark;
-use crate::recovery::HeldLock;
+use crate::recovery::check_timeout;
 use crate::visit::Entries;
 use crate::{IndexError, Value};
 use farindex_fabric::{OpKind, RemotePtr, Span};
-use farindex_pool::{Pin, PoolError};
+use farindex_pool::{LockTimeout, Pin, PoolError};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
@@ -102,8 +102,8 @@ struct Walk<'a, 'd> {
     damaged: OnDamage<'d>,
     /// Keys visited in level 2, by the bucket of their class under the version of the group.
     seconds: BTreeMap<u64, Vec<Second>>,
-    /// Blocked classes, and since when they are blocked.
-    stalls: BTreeMap<(u64, u64), Stall>,
+    /// Blocked classes, and since when they are blocked: by a state, and by the holder of a lock.
+    stalls: BTreeMap<(u64, u64), (Stall, LockTimeout)>,
 }
 
 /// Keys and values of some classes.
@@ -250,22 +250,27 @@ impl Walk<'_, '_> {
         class: u64,
         blocked: Blocked,
     ) -> Result<Option<Damage>, IndexError> {
-        let Blocked { at, mut trace, mut what, bucket, third, own } = blocked;
+        let Blocked { at, trace, mut what, bucket, third, own } = blocked;
         let session = &self.shard.session;
         if self.table.learn_version(pin.span(), pin.epoch()).await? {
             return Ok(None);
         }
-        let stall = self.stalls.entry((class, geometry.version)).or_default();
+        let (stall, timeout) = self.stalls.entry((class, geometry.version)).or_default();
         let began = stall.begun();
         if let Some(bucket) = bucket.filter(|_| began) {
             let recovery = self.shard.recovery(self.table, pin);
             let first = read_word(pin.span(), at).await?;
             let done = if first & super::slot::META != 0 {
-                recovery.try_recover_lock(at).await.map(|busy| {
-                    if let Some(HeldLock { at, holders }) = busy {
-                        (trace, what) = (holders.digest(), format!("level 1: the bucket at {at} stays locked"));
+                match recovery.try_recover_lock(at).await {
+                    Ok(Some(held)) => {
+                        let what = format!("level 1: the bucket at {at} stays locked");
+                        return match check_timeout(session, pin.span(), timeout, held).await {
+                            Err(IndexError::Locked { at, .. }) => Ok(Some(Damage { at, what })),
+                            checked => checked.map(|()| None),
+                        };
                     }
-                })
+                    recovered => recovered.map(|_| ()),
+                }
             } else if third || own.version() == geometry.version && own.is_written() {
                 recovery.repair(Level::One, bucket).await
             } else {
