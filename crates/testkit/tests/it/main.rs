@@ -133,6 +133,15 @@ fn a_get_needs_no_memory() {
     assert!(report.is_sound(), "{report}");
 }
 
+/// A compute node leaves after it has given up waiting for an owner, and the owner accepts what it has proposed
+/// (docs/bugs/166).
+#[test]
+fn a_record_that_a_proposal_names_is_not_freed() {
+    let test_run = test_run("dex", SHIPPED, false).expect("a test run");
+    let report = test_run.run_seed(12_467, &test_run.setup.clone().with_first_features(22));
+    assert!(report.is_sound(), "{report}");
+}
+
 #[test]
 fn seeds_that_once_failed() {
     // docs/bugs/108

@@ -5,6 +5,7 @@ use farindex_fabric::memory::Delivery;
 use farindex_index::dex::{Config, Foreign, Moves};
 use farindex_index::{Dex, IndexError, Lifecycle, PointIndex, PoolIndex, Upsert};
 use farindex_pool::PoolOptions;
+use farindex_pool::audit::Audit;
 use farindex_testkit::world::World;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -69,4 +70,45 @@ fn an_owner_that_gives_a_range_away_keeps_its_other_copies() {
             assert_eq!(reads > 0, read, "key {i}: {reads} READs");
         }
     });
+}
+
+/// A compute node asks for what another one owns, gives up its operations, and leaves. Then the owner accepts the map that was
+/// proposed, which names the record of the one that has left (D9, docs/bugs/166).
+#[test]
+fn a_record_that_a_proposal_names_is_not_freed() {
+    for polls in 0..40 {
+        World::calm(polls, 4 << 20).run(async move |ctx| {
+            let pool = ctx.pool(&PoolOptions::default()).await;
+            let (first, second) = (ctx.join(&pool).await, ctx.join(&pool).await);
+            let index = Dex::create(&first.session, "dex", &Config::default()).await.expect("an index");
+            assert_eq!(index.upsert(b"key", b"1").await, Ok(Upsert::Inserted));
+            let other = Dex::open(&second.session, "dex").await.expect("the index");
+            // The first one has proposed by then; the second one waits for the answer to that.
+            for polls in [40, polls] {
+                assert_eq!(polled(polls, other.upsert(b"key", b"2")).await, None);
+            }
+            drop(other);
+            second.close_while_ticking(&[&first]).await;
+            // The owner answers.
+            first.client.tick(&first.endpoint).await.expect("a heartbeat");
+            let mut audit = Audit::begin(&first.session, &first.span()).await.expect("an audit");
+            index.audit(&mut audit, true).await.expect("a walk");
+            let report = audit.settle(&first.session, &first.span()).await.expect("an audit");
+            assert_eq!((report.alone, report.problems), (true, Vec::<String>::new()), "after {polls} polls");
+        });
+    }
+}
+
+/// What comes of an operation that is polled so many times and then given up.
+async fn polled<T>(polls: u64, work: impl Future<Output = T>) -> Option<T> {
+    let (mut work, mut left) = (pin!(work), polls);
+    poll_fn(|cx| match work.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending if left == 0 => Poll::Ready(None),
+        Poll::Pending => {
+            left -= 1;
+            Poll::Pending
+        }
+    })
+    .await
 }
