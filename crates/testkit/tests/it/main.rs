@@ -142,6 +142,14 @@ fn a_record_that_a_proposal_names_is_not_freed() {
     assert!(report.is_sound(), "{report}");
 }
 
+/// Seven coroutines wait behind a lock table for an owner that is held up (docs/bugs/167).
+#[test]
+fn an_operation_may_wait_in_two_queues() {
+    let test_run = test_run("dex", SHIPPED, true).expect("a test run");
+    let report = test_run.run_seed(7704, &test_run.setup.clone().with_first_features(22));
+    assert!(report.is_sound(), "{report}");
+}
+
 #[test]
 fn seeds_that_once_failed() {
     // docs/bugs/108

@@ -35,35 +35,31 @@ impl Dex {
     /// Waits for the turn at a leaf. Nothing may be pinned, and the caller must have no other turn. An operation that was
     /// cancelled in the middle of a write has its turn for ever: after two leases that is an error.
     pub(super) async fn turn(&self, at: RemotePtr) -> Result<Turn<'_, ()>, IndexError> {
+        let mut waiting = match self.own.turns.arrive(at, 0) {
+            Arrival::Turn(turn) => return Ok(turn),
+            Arrival::Wait(waiting) => waiting,
+        };
         let limit = (self.session.pool().lease() * 2).max(LEAST_WAIT);
-        match self.turn_within(at, limit).await {
-            Some(turn) => Ok(turn),
+        let mut limit_passed = pin!(self.session.endpoint().sleep(limit));
+        let granted = poll_fn(|cx| match waiting.poll(cx) {
+            Poll::Ready(granted) => Poll::Ready(Some(granted)),
+            Poll::Pending => limit_passed.as_mut().poll(cx).map(|()| None),
+        });
+        match granted.await.or_else(|| waiting.leave()) {
+            Some((turn, _)) => Ok(turn),
             None => {
                 let holder = "an operation of this compute node, which was cancelled".to_owned();
                 Err(IndexError::Locked { at, waited_ms: limit.as_millis() as u64, holder })
             }
         }
     }
-    /// Waits for the turn to change what this compute node owns. Each operation that has it waits for a limited time.
+    /// Waits for the turn to change what this compute node owns. Each operation that has it waits for a limited time. Nobody leaves
+    /// the queue to begin again at its end: then others could always be first.
     pub(super) async fn turn_to_acquire(&self) -> Turn<'_, ()> {
-        loop {
-            if let Some(turn) = self.turn_within(self.tree().anchor, self.session.pool().lease().max(LEAST_WAIT)).await
-            {
-                return turn;
-            }
+        match self.own.turns.arrive(self.tree().anchor, 0) {
+            Arrival::Turn(turn) => turn,
+            Arrival::Wait(mut waiting) => poll_fn(|cx| waiting.poll(cx)).await.0,
         }
-    }
-    async fn turn_within(&self, at: RemotePtr, limit: Duration) -> Option<Turn<'_, ()>> {
-        let mut waiting = match self.own.turns.arrive(at, 0) {
-            Arrival::Turn(turn) => return Some(turn),
-            Arrival::Wait(waiting) => waiting,
-        };
-        let mut limit_passed = pin!(self.session.endpoint().sleep(limit));
-        let granted = poll_fn(|cx| match waiting.poll(cx) {
-            Poll::Ready(granted) => Poll::Ready(Some(granted)),
-            Poll::Pending => limit_passed.as_mut().poll(cx).map(|()| None),
-        });
-        granted.await.or_else(|| waiting.leave()).map(|(turn, _)| turn)
     }
 
     /// Makes this compute node the owner of the partition that a key belongs to. Nothing may be pinned.

@@ -6,10 +6,12 @@ use farindex_index::dex::{Config, Foreign, Moves};
 use farindex_index::{Dex, IndexError, Lifecycle, PointIndex, PoolIndex, Upsert};
 use farindex_pool::PoolOptions;
 use farindex_pool::audit::Audit;
-use farindex_testkit::world::World;
+use farindex_testkit::world::{World, join_all};
+use std::cell::RefCell;
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
+use std::time::Duration;
 
 #[test]
 fn a_partition_belongs_to_the_compute_node_that_writes_first_and_stays_there_if_it_refuses() {
@@ -111,4 +113,46 @@ async fn polled<T>(polls: u64, work: impl Future<Output = T>) -> Option<T> {
         }
     })
     .await
+}
+
+/// Operations that wait for the same owner fail one after the other, in the order in which they have begun, also those that wait
+/// for longer than a lease (docs/bugs/167).
+#[test]
+fn an_operation_that_waits_for_an_owner_keeps_its_place() {
+    World::calm(1, 4 << 20).run(async |ctx| {
+        let lease = Duration::from_millis(100);
+        let pool = ctx.pool(&PoolOptions { lease, ..PoolOptions::default() }).await;
+        let (first, second) = (ctx.join(&pool).await, ctx.join(&pool).await);
+        let index = Dex::create(&first.session, "dex", &Config::default()).await.expect("an index");
+        assert_eq!(index.upsert(b"key", b"1").await, Ok(Upsert::Inserted));
+        // An owner in the middle of a write gives nothing away.
+        let mut write = pin!(index.upsert(b"key", b"2"));
+        for _ in 0..2 {
+            assert!(poll_fn(|cx| Poll::Ready(write.as_mut().poll(cx))).await.is_pending());
+        }
+        let other = Dex::open(&second.session, "dex").await.expect("the index");
+        let failed = RefCell::new(Vec::new());
+        let ask = async |number: u32, begins: Duration| {
+            second.endpoint.sleep(begins).await;
+            let asked = other.upsert(b"key", b"3").await;
+            assert!(matches!(asked, Err(IndexError::Locked { .. })), "{asked:?}");
+            failed.borrow_mut().push(number);
+        };
+        let keep = async || {
+            while failed.borrow().len() < 3 {
+                for member in [&first, &second] {
+                    member.client.tick(&member.endpoint).await.expect("a heartbeat");
+                }
+                second.endpoint.sleep(lease / 16).await;
+            }
+        };
+        let all: [Pin<Box<dyn Future<Output = ()> + '_>>; 4] = [
+            Box::pin(ask(0, Duration::ZERO)),
+            Box::pin(ask(1, lease / 64)),
+            Box::pin(ask(2, lease * 2)),
+            Box::pin(keep()),
+        ];
+        join_all(all).await;
+        assert_eq!(failed.into_inner(), [0, 1, 2]);
+    });
 }
