@@ -6,7 +6,7 @@ use crate::ending::recover_and_audit;
 use crate::index_under_test::{IndexUnderTest, NAMES};
 use crate::stalling::Stalling;
 use crate::swarm::Features;
-use crate::waits::Waits;
+use crate::waits::{Queues, Waits};
 use crate::worker::{LAST, Shared, Which, Worker, is_eviction};
 use crate::workload::{Op, Workload};
 use crate::{SeedReport, Setup, Stuck, lease_oracle};
@@ -321,10 +321,9 @@ fn try_seed(
             report.settings += ", WRITEs reach CPUs late";
         }
     }
-    let coroutines = setup.coroutines.1;
     // Where lookups need ownership, operations also wait for what others are about to own.
     let is_judged = !setup.has_crashes() && lease <= SHORT_LEASE && !loses;
-    let waits = Waits::new(lease, coroutines, is_judged, setup.holding.then_some(HOLDER));
+    let waits = Waits::new(lease, Queues::of(setup), is_judged, setup.holding.then_some(HOLDER));
     let shared = Rc::new(Shared {
         workload,
         recorders: [Recorder::new(), Recorder::new()],
@@ -491,7 +490,7 @@ fn drive(
             shared.stalling.repeatedly(number, &me, SimRng::new(stalls.word(), STALLS));
         }
         if setup.holding && number == HOLDER {
-            let limit = Waits::hold(shared.lease, setup.coroutines.1, setup.has_crashes());
+            let limit = Waits::hold(shared.lease, Queues::of(setup), setup.has_crashes());
             shared.stalling.hold(number, &me, SimRng::new(report.seed, HOLDING), limit);
         }
         me.freeze_odds(freezing.0, freezing.1);

@@ -6,11 +6,12 @@
 //! client ends before that client goes on, or it would have waited for ever. Operations of the client that is held up wait
 //! for their own verbs, and count no more than those of clients that may crash.
 
+use crate::setup::Setup;
 use crate::worker::Worker;
 use std::time::Duration;
 
-/// Leases for which an operation may wait, in addition to two for each coroutine that may be in front of it in a local queue.
-const LEAST: u32 = 7;
+/// Leases for which an operation may wait, in addition to two for each operation that may be in front of it in a local queue.
+const LEAST: u64 = 7;
 
 /// A batch that takes longer fails, because its memory node counts as silent.
 const MOST: Duration = Duration::from_secs(4);
@@ -24,10 +25,34 @@ pub(crate) struct Waits {
     holder: Option<u64>,
 }
 
+/// Local queues, in which operations of one client wait for each other.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Queues {
+    /// The most coroutines that a client of the run has.
+    coroutines: u64,
+    /// Is there a lock table in front of the index?
+    coalesces: bool,
+}
+
+impl Queues {
+    pub(crate) fn of(setup: &Setup) -> Self {
+        Queues { coroutines: setup.coroutines.1, coalesces: setup.coalescing.is_some() }
+    }
+
+    /// Operations that fail one after the other until an operation fails that waits with them.
+    ///
+    /// Behind a lock table there are two queues: of the `m` operations in front of it in its lane, and then itself, each begins
+    /// at the end of the queue for the lock, and only the coroutines that are not in the lane can be ahead of it there.
+    fn most_in_front(self) -> u64 {
+        let lanes = 0..if self.coalesces { self.coroutines } else { 1 };
+        lanes.map(|m| (m + 1) * (self.coroutines - m)).max().unwrap_or(self.coroutines)
+    }
+}
+
 impl Waits {
-    /// `coroutines`: the most that a client of the run has. `holder`: the client that is held up.
-    pub(crate) fn new(lease: Duration, coroutines: u64, is_judged: bool, holder: Option<u64>) -> Self {
-        let leases = LEAST + 2 * u32::try_from(coroutines).unwrap_or(u32::MAX / 4);
+    /// `queues`: where operations wait for others of their client. `holder`: the client that is held up.
+    pub(crate) fn new(lease: Duration, queues: Queues, is_judged: bool, holder: Option<u64>) -> Self {
+        let leases = u32::try_from(LEAST + 2 * queues.most_in_front()).unwrap_or(u32::MAX / 4);
         Waits { limit: is_judged.then(|| lease * leases), holder }
     }
     /// Is a client held up?
@@ -35,8 +60,8 @@ impl Waits {
         self.holder.is_some()
     }
     /// For how long it is held up: until others that wait for it have failed, or would be judged.
-    pub(crate) fn hold(lease: Duration, coroutines: u64, crashes: bool) -> Duration {
-        let limit = Waits::new(lease, coroutines, !crashes, None).limit;
+    pub(crate) fn hold(lease: Duration, queues: Queues, crashes: bool) -> Duration {
+        let limit = Waits::new(lease, queues, !crashes, None).limit;
         limit.map_or(lease * 4, |limit| limit + lease).min(MOST)
     }
 }
@@ -49,5 +74,17 @@ impl Worker {
         if took > *limit && *holder != Some(self.name / 10) {
             self.shared.fail(format!("{} has taken {took:?}, which is longer than it may wait for others", doing()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Queues;
+
+    #[test]
+    fn two_queues_are_longer_than_one() {
+        let most = |coroutines, coalesces| Queues { coroutines, coalesces }.most_in_front();
+        assert_eq!([1, 3, 7].map(|coroutines| most(coroutines, false)), [1, 3, 7]);
+        assert_eq!([1, 3, 7].map(|coroutines| most(coroutines, true)), [1, 4, 16]);
     }
 }

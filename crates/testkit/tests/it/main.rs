@@ -149,6 +149,23 @@ fn a_client_that_gave_a_write_up_goes() {
     assert!(report.is_sound(), "{report}");
 }
 
+/// A compute node leaves after it has given up waiting for an owner, and the owner accepts what it has proposed
+/// (docs/bugs/166).
+#[test]
+fn a_record_that_a_proposal_names_is_not_freed() {
+    let test_run = test_run("dex", SHIPPED, false).expect("a test run");
+    let report = test_run.run_seed(12_467, &test_run.setup.clone().with_first_features(22));
+    assert!(report.is_sound(), "{report}");
+}
+
+/// Seven coroutines wait behind a lock table for an owner that is held up (docs/bugs/167).
+#[test]
+fn an_operation_may_wait_in_two_queues() {
+    let test_run = test_run("dex", SHIPPED, true).expect("a test run");
+    let report = test_run.run_seed(7704, &test_run.setup.clone().with_first_features(22));
+    assert!(report.is_sound(), "{report}");
+}
+
 #[test]
 fn seeds_that_once_failed() {
     // docs/bugs/108

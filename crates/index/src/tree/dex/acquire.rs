@@ -35,35 +35,31 @@ impl Dex {
     /// Waits for the turn at a leaf. Nothing may be pinned, and the caller must have no other turn. An operation that was
     /// cancelled in the middle of a write has its turn for ever: after two leases that is an error.
     pub(super) async fn turn(&self, at: RemotePtr) -> Result<Turn<'_, ()>, IndexError> {
+        let mut waiting = match self.own.turns.arrive(at, 0) {
+            Arrival::Turn(turn) => return Ok(turn),
+            Arrival::Wait(waiting) => waiting,
+        };
         let limit = (self.session.pool().lease() * 2).max(LEAST_WAIT);
-        match self.turn_within(at, limit).await {
-            Some(turn) => Ok(turn),
+        let mut limit_passed = pin!(self.session.endpoint().sleep(limit));
+        let granted = poll_fn(|cx| match waiting.poll(cx) {
+            Poll::Ready(granted) => Poll::Ready(Some(granted)),
+            Poll::Pending => limit_passed.as_mut().poll(cx).map(|()| None),
+        });
+        match granted.await.or_else(|| waiting.leave()) {
+            Some((turn, _)) => Ok(turn),
             None => {
                 let holder = "an operation of this compute node, which was cancelled".to_owned();
                 Err(IndexError::Locked { at, waited_ms: limit.as_millis() as u64, holder })
             }
         }
     }
-    /// Waits for the turn to change what this compute node owns. Each operation that has it waits for a limited time.
+    /// Waits for the turn to change what this compute node owns. Each operation that has it waits for a limited time. Nobody leaves
+    /// the queue to begin again at its end: then others could always be first.
     pub(super) async fn turn_to_acquire(&self) -> Turn<'_, ()> {
-        loop {
-            if let Some(turn) = self.turn_within(self.tree().anchor, self.session.pool().lease().max(LEAST_WAIT)).await
-            {
-                return turn;
-            }
+        match self.own.turns.arrive(self.tree().anchor, 0) {
+            Arrival::Turn(turn) => turn,
+            Arrival::Wait(mut waiting) => poll_fn(|cx| waiting.poll(cx)).await.0,
         }
-    }
-    async fn turn_within(&self, at: RemotePtr, limit: Duration) -> Option<Turn<'_, ()>> {
-        let mut waiting = match self.own.turns.arrive(at, 0) {
-            Arrival::Turn(turn) => return Some(turn),
-            Arrival::Wait(waiting) => waiting,
-        };
-        let mut limit_passed = pin!(self.session.endpoint().sleep(limit));
-        let granted = poll_fn(|cx| match waiting.poll(cx) {
-            Poll::Ready(granted) => Poll::Ready(Some(granted)),
-            Poll::Pending => limit_passed.as_mut().poll(cx).map(|()| None),
-        });
-        granted.await.or_else(|| waiting.leave()).map(|(turn, _)| turn)
     }
 
     /// Makes this compute node the owner of the partition that a key belongs to. Nothing may be pinned.
@@ -120,21 +116,23 @@ impl Dex {
                 return Ok(false);
             }
         };
-        self.await_answer(&pin, proposal, backoff).await?;
+        self.await_answer(&pin, self.pending(proposal), backoff).await?;
         // Also where the gate is closed: the operation that waits at the gate begins sooner than one that asks again.
         Ok(self.own.map().1.find(key).0.owner() == me)
     }
 
     /// Waits for the answer to a proposal whose operation has not waited for it.
     pub(super) async fn settle_pending(&self, pin: &Pin<'_>, backoff: &mut Backoff) -> Result<(), IndexError> {
-        if let Some(proposal) = self.own.take_pending() {
-            mark!("dex: waited for the answer to an earlier proposal");
-            // If the owner is no member any more, nobody knows what has become of the proposal: its memory is left to an
-            // audit.
-            if self.latest_map(pin.span()).await?.1.is_member(proposal.to) {
-                self.await_answer(pin, proposal, backoff).await?;
-            }
+        let Some(proposal) = self.own.take_pending() else { return Ok(()) };
+        mark!("dex: waited for the answer to an earlier proposal");
+        let to = proposal.to;
+        let mut pending = self.pending(proposal);
+        if self.latest_map(pin.span()).await?.1.is_member(to) {
+            return self.await_answer(pin, pending, backoff).await;
         }
+        // The owner is there no more. If it has accepted, this map or one before is what was proposed; whether it has, nobody
+        // knows, so the memory is left to an audit.
+        pending.end();
         Ok(())
     }
 
@@ -223,19 +221,19 @@ impl Dex {
         let len = Map::block_len(&encoded);
         let at = self.session.alloc_now(span, HOME, len).await?;
         let new = word_after(word, at);
-        self.own.publishing(true);
+        self.own.publish();
         let mut batch = span.batch();
         batch.write(at, Map::block(self.session.endpoint(), self.tree().tag, new, &encoded));
         let installed = batch.cas(self.tree().anchor.add(MAP), word, new);
         let installed = batch.post().await?.old(installed) == word;
         if !installed {
-            self.own.publishing(false);
+            self.own.decided();
             self.session.discard(at, len);
             return Ok(false);
         }
         self.own.acquired(self.session.endpoint().now());
         self.own.learn(new, &Arc::new(next));
-        self.own.publishing(false);
+        self.own.decided();
         self.retire_map(pin, base_of(word, map)?);
         gone.into_iter().for_each(|record| pin.retire(record, RECORD_LEN));
         Ok(true)
@@ -310,34 +308,37 @@ impl Dex {
         let len = Map::block_len(&encoded);
         let at = self.session.alloc_now(span, HOME, len).await?;
         let new = word_after(word, at);
-        self.own.publishing(true);
+        self.own.publish();
         let mut batch = span.batch();
         batch.write(at, Map::block(self.session.endpoint(), self.tree().tag, new, &encoded));
         let proposed = batch.cas(to.add(PROPOSAL), NONE, new);
         let ahead = batch.post().await?.old(proposed);
-        self.own.publishing(false);
         if ahead != NONE {
+            self.own.decided();
             self.session.discard(at, len);
             return Ok(Err(ahead));
         }
         Ok(Ok(Proposal { to, word: new, len, base: base_of(word, map)? }))
     }
 
+    /// Notes that the answer to a proposal is awaited.
+    pub(super) fn pending(&self, proposal: Proposal) -> Pending<'_> {
+        Pending { dex: self, proposal: Some(proposal) }
+    }
+
     /// Waits until the owner has answered, has left, or has crashed. Its record was in use under this pin.
     pub(super) async fn await_answer(
         &self,
         pin: &Pin<'_>,
-        proposal: Proposal,
+        mut pending: Pending<'_>,
         backoff: &mut Backoff,
     ) -> Result<(), IndexError> {
-        if Some(proposal.to) != self.own.record() {
-            self.own.set_awaited(proposal.word);
+        let Some(&Proposal { to, word, len, base }) = pending.proposal.as_ref() else { return Ok(()) };
+        if Some(to) != self.own.record() {
+            self.own.set_awaited(word);
         }
-        let mut pending = Pending { dex: self, proposal: Some(proposal) };
         loop {
             let due = backoff.wait(&self.session).await;
-            let Some(Proposal { to, word, len, base }) = pending.proposal.as_ref() else { return Ok(()) };
-            let (to, word, len, base) = (*to, *word, *len, *base);
             let record = pin.span().read(to, PROPOSAL as usize + 8).await?;
             let &[lock, answer] = record.words() else { return Ok(()) };
             match answer {
@@ -345,7 +346,7 @@ impl Dex {
                     // The owner has left, and answers no more.
                     if pin.span().cas(to.add(PROPOSAL), word, NONE).await? == word {
                         mark!("dex: proposal was withdrawn");
-                        pending.proposal = None;
+                        pending.end();
                         self.session.discard(place_of(word), len);
                         return Ok(());
                     }
@@ -357,12 +358,13 @@ impl Dex {
                     self.retire_map(pin, base);
                     self.own.acquired(self.session.endpoint().now());
                     self.latest_map(pin.span()).await?;
+                    self.own.decided();
                     return Ok(());
                 }
                 REFUSED => {
                     mark!("dex: proposal was refused");
                     pin.span().cas(to.add(PROPOSAL), REFUSED, NONE).await?;
-                    pending.proposal = None;
+                    pending.end();
                     self.session.discard(place_of(word), len);
                     return Ok(());
                 }
@@ -371,7 +373,8 @@ impl Dex {
                     if answer <= REFUSED {
                         pin.span().cas(to.add(PROPOSAL), answer, NONE).await?;
                     }
-                    pending.proposal = None;
+                    self.latest_map(pin.span()).await?;
+                    pending.end();
                     return Ok(());
                 }
             }
@@ -444,9 +447,18 @@ fn base_of(word: u64, map: &Map) -> Result<(RemotePtr, u64), IndexError> {
 }
 
 /// A proposal whose answer is awaited. The next operation goes on waiting for it if this one fails or is dropped.
-struct Pending<'d> {
+pub(super) struct Pending<'d> {
     dex: &'d Dex,
     proposal: Option<Proposal>,
+}
+
+impl Pending<'_> {
+    /// It is known whether the proposed map counts, and if it does, the latest map is known too.
+    fn end(&mut self) {
+        if self.proposal.take().is_some() {
+            self.dex.own.decided();
+        }
+    }
 }
 
 impl Drop for Pending<'_> {

@@ -83,8 +83,8 @@ struct State {
     pending: Option<Proposal>,
     /// The command that has the turn.
     command: Option<Command>,
-    /// Nobody knows whether other clients have learned of the record.
-    publishing: bool,
+    /// Maps that name the record and were posted, and of which this compute node does not know whether they count.
+    undecided: u64,
     /// Open handles.
     handles: usize,
 }
@@ -93,7 +93,7 @@ impl State {
     /// May other clients know of the owner record?
     fn is_known(&self, map: &Map) -> bool {
         let is_member = self.record.as_ref().is_some_and(|record| map.is_member(record.at));
-        self.publishing || self.pending.is_some() || is_member
+        self.undecided > 0 || is_member
     }
 }
 
@@ -152,7 +152,7 @@ impl Ownership {
         client: &Arc<Client>,
         write_back: WriteBack,
     ) -> Self {
-        let state = State { record: None, pending: None, command: None, publishing: false, handles: 0 };
+        let state = State { record: None, pending: None, command: None, undecided: 0, handles: 0 };
         Ownership {
             tag,
             anchor,
@@ -301,9 +301,14 @@ impl Ownership {
     fn note_record(&self, record: Option<RemotePtr>) {
         self.known.store(Arc::new(Known { record, ..Known::clone(&self.known.load()) }));
     }
-    /// Notes that a verb which makes other clients learn of the owner record is about to be posted, or that it has ended.
-    pub(super) fn publishing(&self, now: bool) {
-        self.state().publishing = now;
+    /// Notes that a map which names the owner record is about to be posted. Other clients may learn of the record from now on.
+    pub(super) fn publish(&self) {
+        self.state().undecided += 1;
+    }
+    /// Notes that such a map counts, and that this compute node has learned of it or of a later one; or that it never will.
+    /// An operation that was dropped, or whose verb has failed, does not know, so it does not say this (D9).
+    pub(super) fn decided(&self) {
+        self.state().undecided -= 1;
     }
 
     /// Takes the proposal whose answer nobody has waited for.

@@ -254,7 +254,7 @@ impl Dex {
             }
         };
         mark!("dex: range was asked for by command");
-        self.await_answer(pin, proposal, backoff).await?;
+        self.await_answer(pin, self.pending(proposal), backoff).await?;
         Ok(Round::done_if(self.owns(keys)))
     }
 
@@ -284,7 +284,7 @@ impl Dex {
         mark!("dex: range was given back by command");
         // Not even what no operation has used yet is kept.
         self.own.used();
-        self.await_answer(pin, proposal, backoff).await?;
+        self.await_answer(pin, self.pending(proposal), backoff).await?;
         self.own.used();
         Ok(Round::done_if(self.own.map().1.pieces(range).all(|(_, owner)| owner != me)))
     }

@@ -5,10 +5,13 @@ use farindex_fabric::memory::Delivery;
 use farindex_index::dex::{Config, Foreign, Moves};
 use farindex_index::{Dex, IndexError, Lifecycle, PointIndex, PoolIndex, Upsert};
 use farindex_pool::PoolOptions;
-use farindex_testkit::world::World;
+use farindex_pool::audit::Audit;
+use farindex_testkit::world::{World, join_all};
+use std::cell::RefCell;
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
+use std::time::Duration;
 
 #[test]
 fn a_partition_belongs_to_the_compute_node_that_writes_first_and_stays_there_if_it_refuses() {
@@ -68,5 +71,88 @@ fn an_owner_that_gives_a_range_away_keeps_its_other_copies() {
             let reads = (endpoint.meter() - before).of(OpKind::Get).total.reads;
             assert_eq!(reads > 0, read, "key {i}: {reads} READs");
         }
+    });
+}
+
+/// A compute node asks for what another one owns, gives up its operations, and leaves. Then the owner accepts the map that was
+/// proposed, which names the record of the one that has left (D9, docs/bugs/166).
+#[test]
+fn a_record_that_a_proposal_names_is_not_freed() {
+    for polls in 0..40 {
+        World::calm(polls, 4 << 20).run(async move |ctx| {
+            let pool = ctx.pool(&PoolOptions::default()).await;
+            let (first, second) = (ctx.join(&pool).await, ctx.join(&pool).await);
+            let index = Dex::create(&first.session, "dex", &Config::default()).await.expect("an index");
+            assert_eq!(index.upsert(b"key", b"1").await, Ok(Upsert::Inserted));
+            let other = Dex::open(&second.session, "dex").await.expect("the index");
+            // The first one has proposed by then; the second one waits for the answer to that.
+            for polls in [40, polls] {
+                assert_eq!(polled(polls, other.upsert(b"key", b"2")).await, None);
+            }
+            drop(other);
+            second.close_while_ticking(&[&first]).await;
+            // The owner answers.
+            first.client.tick(&first.endpoint).await.expect("a heartbeat");
+            let mut audit = Audit::begin(&first.session, &first.span()).await.expect("an audit");
+            index.audit(&mut audit, true).await.expect("a walk");
+            let report = audit.settle(&first.session, &first.span()).await.expect("an audit");
+            assert_eq!((report.alone, report.problems), (true, Vec::<String>::new()), "after {polls} polls");
+        });
+    }
+}
+
+/// What comes of an operation that is polled so many times and then given up.
+async fn polled<T>(polls: u64, work: impl Future<Output = T>) -> Option<T> {
+    let (mut work, mut left) = (pin!(work), polls);
+    poll_fn(|cx| match work.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending if left == 0 => Poll::Ready(None),
+        Poll::Pending => {
+            left -= 1;
+            Poll::Pending
+        }
+    })
+    .await
+}
+
+/// Operations that wait for the same owner fail one after the other, in the order in which they have begun, also those that wait
+/// for longer than a lease (docs/bugs/167).
+#[test]
+fn an_operation_that_waits_for_an_owner_keeps_its_place() {
+    World::calm(1, 4 << 20).run(async |ctx| {
+        let lease = Duration::from_millis(100);
+        let pool = ctx.pool(&PoolOptions { lease, ..PoolOptions::default() }).await;
+        let (first, second) = (ctx.join(&pool).await, ctx.join(&pool).await);
+        let index = Dex::create(&first.session, "dex", &Config::default()).await.expect("an index");
+        assert_eq!(index.upsert(b"key", b"1").await, Ok(Upsert::Inserted));
+        // An owner in the middle of a write gives nothing away.
+        let mut write = pin!(index.upsert(b"key", b"2"));
+        for _ in 0..2 {
+            assert!(poll_fn(|cx| Poll::Ready(write.as_mut().poll(cx))).await.is_pending());
+        }
+        let other = Dex::open(&second.session, "dex").await.expect("the index");
+        let failed = RefCell::new(Vec::new());
+        let ask = async |number: u32, begins: Duration| {
+            second.endpoint.sleep(begins).await;
+            let asked = other.upsert(b"key", b"3").await;
+            assert!(matches!(asked, Err(IndexError::Locked { .. })), "{asked:?}");
+            failed.borrow_mut().push(number);
+        };
+        let keep = async || {
+            while failed.borrow().len() < 3 {
+                for member in [&first, &second] {
+                    member.client.tick(&member.endpoint).await.expect("a heartbeat");
+                }
+                second.endpoint.sleep(lease / 16).await;
+            }
+        };
+        let all: [Pin<Box<dyn Future<Output = ()> + '_>>; 4] = [
+            Box::pin(ask(0, Duration::ZERO)),
+            Box::pin(ask(1, lease / 64)),
+            Box::pin(ask(2, lease * 2)),
+            Box::pin(keep()),
+        ];
+        join_all(all).await;
+        assert_eq!(failed.into_inner(), [0, 1, 2]);
     });
 }
