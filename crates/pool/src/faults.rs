@@ -18,6 +18,8 @@ pub enum Fault {
     FreedBeforeRevocation,
     /// A takeover reads the intents once: it does not compare those before and after the lock word (S1, S2).
     SingleRead,
+    /// A takeover does not ask whether an intent was read whole (S3): its first word may be older than the others.
+    TornIntents,
     /// The epoch advances past an expired client that was not revoked.
     EpochSkipsRevocation,
     /// A client is evicted after half a lease without a heartbeat.

@@ -4,15 +4,15 @@
 //!
 //! * No verb of an evicted client takes effect any more (see [`lease`](crate::lease)). If such a client is alive, its
 //!   next verb fails with an error.
-//! * If no cell changed around a moment, the holder of a lock at that moment is among the clients whose intents name
-//!   the lock.
+//! * If no cell changed around a moment, and no declared one until it was read whole, the holder of a lock at that
+//!   moment is among the clients whose intents name the lock.
 //! * The intent of an evicted holder is cleared by one CAS. At that time an intent of the new holder names the lock
 //!   already. From this CAS on the new holder has the lock, and if it crashes, its lock is taken over in the same way.
 //!
 //! A lock is never taken from a live client that keeps its lease, unless the client has abandoned the lock itself (I4).
 
 use crate::faults::{Fault, planted};
-use crate::intent_record::{DeclaredIntent, cell_words, cleared, declared, is_abandoned, read_cells};
+use crate::intent_record::{DeclaredIntent, cell_words, cleared, declared, is_abandoned, is_declared, read_cells};
 use crate::layout::{ClientSlot, INTENT_LEN, first_word};
 use crate::lease::{GENERATION_MASK, evict};
 use crate::lock::HeldLock;
@@ -67,9 +67,10 @@ struct LockSnapshot {
     named: Vec<DeclaredIntent>,
 }
 
-/// Reads a lock and all intents of its node, the intents before and after the lock word. `None` if the lock is held and
-/// the intents differ. `under` is a lock whose holder may hold this one without an intent that names it; `None` is also
-/// returned while `under` is held.
+/// Reads a lock and all intents of its node: the intents before the lock word, after it, and once more. `None` if the
+/// lock is held and the intents differ. The last READ says that the words of an intent belong together: the one before
+/// may have found its first word, and the others after the cell was used again (N2). `under` is a lock whose holder may
+/// hold this one without an intent that names it; `None` is also returned while `under` is held.
 async fn read_lock(
     session: &Session,
     span: &Span,
@@ -82,18 +83,25 @@ async fn read_lock(
     let cover = under.map(|under| (under, batch.read(under.at, 8)));
     let word = batch.read(lock.at, 8);
     let after = read_cells(&mut batch, pool, node);
+    let again = read_cells(&mut batch, pool, node);
     let mut done = batch.post().await?;
     let word = first_word(&done.buf(word));
     let covered = cover.is_some_and(|(under, word)| under.held(first_word(&done.buf(word))));
-    let (before, after) = (cell_words(&mut done, before), cell_words(&mut done, after));
-    let firsts = |words: &[u64]| words.iter().step_by(INTENT_LEN as usize / 8).copied().collect::<Vec<_>>();
-    let steady = firsts(&before) == firsts(&after) || planted(Fault::SingleRead);
-    if lock.held(word) && (covered || !steady) {
+    let [before, after, again] = [before, after, again].map(|cells| cell_words(&mut done, cells));
+    let steady = firsts(&before).eq(firsts(&after)) || planted(Fault::SingleRead);
+    let whole = firsts(&after).zip(firsts(&again)).all(|(after, again)| after == again || !is_declared(after));
+    let whole = whole || planted(Fault::TornIntents);
+    if lock.held(word) && (covered || !steady || !whole) {
         mark!("takeover: holder not identified yet");
         return Ok(None);
     }
     let named = declared(pool, node, &after).filter(|found| found.intent.lock.at == lock.at).collect();
     Ok(Some(LockSnapshot { word, named }))
+}
+
+/// The first words of cells.
+fn firsts(words: &[u64]) -> impl Iterator<Item = u64> {
+    words.iter().step_by(INTENT_LEN as usize / 8).copied()
 }
 
 /// The state of the client that declared an intent, from its slot as it was read before the intent.

@@ -221,10 +221,25 @@ async fn declare_and_fail(pool: Pool, me: farindex_sim::Client) -> Result<(), Po
     Ok(())
 }
 
+/// Uses the client's intent cell for another lock.
+async fn take_another(session: &Session, lock: Lock) -> Result<(), PoolError> {
+    let (span, other) = (session.span(OpKind::Other), Lock { at: lock.at.add(64), ..lock });
+    if let Some(held) = try_take(session, &span, other).await? {
+        let mut batch = span.batch();
+        held.release_by_cas(&mut batch, 0);
+        batch.post().await?;
+    }
+    Ok(())
+}
+
 /// Crashed clients have left intents that name the lock, and none of them holds it. Live clients take and release it,
-/// and try to take it over from each other. Nothing is slow or torn, but the verbs of a batch take effect one by one.
-fn with_crashed_candidates(seed: u64) -> Result<(), String> {
-    let swarm = Swarm { split: ODDS, gap_ns: 5000, stall: ODDS / 8, stall_exponent: 15, ..Swarm::calm() };
+/// and try to take it over from each other. Nothing is slow, but the verbs of a batch take effect one by one. If
+/// `torn`, so do the parts of a READ, and the clients also take another lock; there are two, so that nobody else names
+/// the lock.
+fn with_crashed_candidates(seed: u64, torn: bool) -> Result<(), String> {
+    let (tear, stall) = if torn { (ODDS, ODDS / 2) } else { (0, ODDS / 8) };
+    let (members, adds) = if torn { (2, 100) } else { (4, 10) };
+    let swarm = Swarm { split: ODDS, gap_ns: 5000, stall, stall_exponent: 15, tear, pieces: 3, ..Swarm::calm() };
     let config = Config { node_len: 512 << 10, swarm: Some(swarm), reports_crashes: true, ..Config::default() };
     let sim = Sim::new(seed, config).map_err(|error| error.to_string())?;
     let (harness, fabric) = (sim.harness(), sim.fabric());
@@ -246,21 +261,25 @@ fn with_crashed_candidates(seed: u64) -> Result<(), String> {
     }
     victims.iter().for_each(|me| me.crash(CrashOutcome::Lost));
     let counts = Rc::new(Counts::default());
-    let runs = [(); 4].map(|()| {
+    let spawned = (0..members).map(|_| {
         let (me, pool, counts) = (sim.client(), pool.clone(), Rc::clone(&counts));
         let actor = me.clone();
         sim.spawn(&me, async move {
             let endpoint = actor.connect();
             let client = Client::register(&pool, actor.identity(), &endpoint).await?;
             let session = client.session(actor.connect());
-            for _ in 0..10 {
+            for _ in 0..adds {
                 client.tick(&endpoint).await?;
                 add(&session, &counts, lock(&pool), 1).await?;
+                if torn {
+                    take_another(&session, lock(&pool)).await?;
+                }
             }
             drop(session);
             client.close(&endpoint).await
         })
     });
+    let runs: Vec<_> = spawned.collect();
     match sim.run() {
         Outcome::Done => {}
         outcome => return Err(outcome.to_string()),
@@ -270,9 +289,10 @@ fn with_crashed_candidates(seed: u64) -> Result<(), String> {
     }
     let state = sim.block_on(final_state(pool, sim.harness())).map_err(|outcome| outcome.to_string())?;
     let (first, second, _) = state.map_err(|error| error.to_string())?;
+    let all = members * adds;
     match (first, second, counts.claimed.get()) {
-        (40, 40, 0) => Ok(()),
-        (first, second, claimed) => Err(format!("{first} and {second} after 40 additions, {claimed} claims")),
+        (one, two, 0) if (one, two) == (all, all) => Ok(()),
+        (first, second, claimed) => Err(format!("{first} and {second} after {all} additions, {claimed} claims")),
     }
 }
 
@@ -296,5 +316,6 @@ fn takeover_checks_detect_every_planted_fault() {
     assert!(detect(Fault::NoIntent, |seed| run(seed).map(drop)));
     assert!(detect(Fault::LateClear, |seed| run(seed).map(drop)));
     assert!(detect(Fault::NoRevocation, |seed| run(seed).map(drop)));
-    assert!(detect(Fault::SingleRead, with_crashed_candidates));
+    assert!(detect(Fault::SingleRead, |seed| with_crashed_candidates(seed, false)));
+    assert!(detect(Fault::TornIntents, |seed| with_crashed_candidates(seed, true)));
 }

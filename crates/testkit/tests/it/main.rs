@@ -133,6 +133,14 @@ fn a_get_needs_no_memory() {
     assert!(report.is_sound(), "{report}");
 }
 
+/// A claim took parts of two intents for one (docs/bugs/168).
+#[test]
+fn an_intent_is_read_whole() {
+    let test_run = test_run("sherman", SHIPPED, false).expect("a test run");
+    let report = test_run.run_seed(35_376, &test_run.setup.clone().with_crashes().with_first_features(22));
+    assert!(report.is_sound(), "{report}");
+}
+
 #[test]
 fn seeds_that_once_failed() {
     // docs/bugs/108
