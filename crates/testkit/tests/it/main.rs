@@ -141,6 +141,16 @@ fn an_intent_is_read_whole() {
     assert!(report.is_sound(), "{report}");
 }
 
+/// Keys are removed and inserted again, and segments are split, while a walk READs a segment (docs/bugs/169 and 170).
+#[test]
+fn walks_of_race_among_splits() {
+    let test_run = test_run("race", SHIPPED, true).expect("a test run");
+    for seed in [14_518, 23_232] {
+        let report = test_run.run_seed(seed, &test_run.setup.clone().with_crashes().with_first_features(22));
+        assert!(report.is_sound(), "{report}");
+    }
+}
+
 #[test]
 fn seeds_that_once_failed() {
     // docs/bugs/108
