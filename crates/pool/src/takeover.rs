@@ -4,8 +4,8 @@
 //!
 //! * No verb of an evicted client takes effect any more (see [`lease`](crate::lease)). If such a client is alive, its
 //!   next verb fails with an error.
-//! * If no cell changed around a moment, and no declared one until it was read whole, the holder of a lock at that moment
-//!   is among the clients whose intents name the lock.
+//! * If no cell changed around a moment, and no declared one until it was read whole, the holder of a lock at that
+//!   moment is among the clients whose intents name the lock.
 //! * The intent of an evicted holder is cleared by one CAS. At that time an intent of the new holder names the lock
 //!   already. From this CAS on the new holder has the lock, and if it crashes, its lock is taken over in the same way.
 //!
@@ -67,10 +67,10 @@ struct LockSnapshot {
     named: Vec<DeclaredIntent>,
 }
 
-/// Reads a lock and all intents of its node: the intents before the lock word, after it, and once more. `None` if the lock
-/// is held and the intents differ. The last READ says that the words of an intent belong together: the one before may have
-/// found its first word, and the others after the cell was used again (N2). `under` is a lock whose holder may hold this one
-/// without an intent that names it; `None` is also returned while `under` is held.
+/// Reads a lock and all intents of its node: the intents before the lock word, after it, and once more. `None` if the
+/// lock is held and the intents differ. The last READ says that the words of an intent belong together: the one before
+/// may have found its first word, and the others after the cell was used again (N2). `under` is a lock whose holder may
+/// hold this one without an intent that names it; `None` is also returned while `under` is held.
 async fn read_lock(
     session: &Session,
     span: &Span,

@@ -233,8 +233,9 @@ async fn take_another(session: &Session, lock: Lock) -> Result<(), PoolError> {
 }
 
 /// Crashed clients have left intents that name the lock, and none of them holds it. Live clients take and release it,
-/// and try to take it over from each other. Nothing is slow, but the verbs of a batch take effect one by one. If `torn`, so do
-/// the parts of a READ, and the clients also take another lock; there are two, so that nobody else names the lock.
+/// and try to take it over from each other. Nothing is slow, but the verbs of a batch take effect one by one. If
+/// `torn`, so do the parts of a READ, and the clients also take another lock; there are two, so that nobody else names
+/// the lock.
 fn with_crashed_candidates(seed: u64, torn: bool) -> Result<(), String> {
     let (tear, stall) = if torn { (ODDS, ODDS / 2) } else { (0, ODDS / 8) };
     let (members, adds) = if torn { (2, 100) } else { (4, 10) };

@@ -164,6 +164,25 @@ fn an_operation_may_wait_in_two_queues() {
     let test_run = test_run("dex", SHIPPED, true).expect("a test run");
     let report = test_run.run_seed(7704, &test_run.setup.clone().with_first_features(22));
     assert!(report.is_sound(), "{report}");
+    assert!(report.is_sound(), "{report}");
+}
+
+/// A claim took parts of two intents for one (docs/bugs/168).
+#[test]
+fn an_intent_is_read_whole() {
+    let test_run = test_run("sherman", SHIPPED, false).expect("a test run");
+    let report = test_run.run_seed(35_376, &test_run.setup.clone().with_crashes().with_first_features(22));
+    assert!(report.is_sound(), "{report}");
+}
+
+/// Keys are removed and inserted again, and segments are split, while a walk READs a segment (docs/bugs/169 and 170).
+#[test]
+fn walks_of_race_among_splits() {
+    let test_run = test_run("race", SHIPPED, true).expect("a test run");
+    for seed in [14_518, 23_232] {
+        let report = test_run.run_seed(seed, &test_run.setup.clone().with_crashes().with_first_features(22));
+        assert!(report.is_sound(), "{report}");
+    }
 }
 
 #[test]
