@@ -3,7 +3,7 @@
 //!
 //! Invariant: D2 in `docs/protocols/dex.md`. One operation of a compute node at a time does this.
 
-use super::map::{MOST, Map, place_of, word_after};
+use super::map::{MOST, Map, is_later, place_of, word_after};
 use super::ownership::Record;
 use super::proposal::{ACCEPTED, MAP, NONE, PROPOSAL, Proposal, RECORD_LEN, REFUSED, UNKNOWN, lock_of, lock_words};
 use super::{Dex, Foreign, Moves};
@@ -126,13 +126,13 @@ impl Dex {
         let Some(proposal) = self.own.take_pending() else { return Ok(()) };
         mark!("dex: waited for the answer to an earlier proposal");
         let to = proposal.to;
-        let mut pending = self.pending(proposal);
-        if self.latest_map(pin.span()).await?.1.is_member(to) {
+        let pending = self.pending(proposal);
+        let (counts, map) = self.latest_map(pin.span()).await?;
+        if map.is_member(to) {
             return self.await_answer(pin, pending, backoff).await;
         }
-        // The owner is there no more. If it has accepted, this map or one before is what was proposed; whether it has, nobody
-        // knows, so the memory is left to an audit.
-        pending.end();
+        // The owner is there no more.
+        self.settle(pin, pending, None, counts);
         Ok(())
     }
 
@@ -309,6 +309,7 @@ impl Dex {
         let at = self.session.alloc_now(span, HOME, len).await?;
         let new = word_after(word, at);
         self.own.publish();
+        let seen = Some(self.session.endpoint().now());
         let mut batch = span.batch();
         batch.write(at, Map::block(self.session.endpoint(), self.tree().tag, new, &encoded));
         let proposed = batch.cas(to.add(PROPOSAL), NONE, new);
@@ -318,7 +319,7 @@ impl Dex {
             self.session.discard(at, len);
             return Ok(Err(ahead));
         }
-        Ok(Ok(Proposal { to, word: new, len, base: base_of(word, map)? }))
+        Ok(Ok(Proposal { to, word: new, len, base: base_of(word, map)?, seen }))
     }
 
     /// Notes that the answer to a proposal is awaited.
@@ -333,50 +334,29 @@ impl Dex {
         mut pending: Pending<'_>,
         backoff: &mut Backoff,
     ) -> Result<(), IndexError> {
-        let Some(&Proposal { to, word, len, base }) = pending.proposal.as_ref() else { return Ok(()) };
+        let Some(&Proposal { to, word, len, .. }) = pending.proposal.as_ref() else { return Ok(()) };
         if Some(to) != self.own.record() {
             self.own.set_awaited(word);
         }
         loop {
             let due = backoff.wait(&self.session).await;
+            let looked = self.session.endpoint().now();
             let record = pin.span().read(to, PROPOSAL as usize + 8).await?;
             let &[lock, answer] = record.words() else { return Ok(()) };
-            match answer {
-                answer if answer == word && lock == lock_words(self.tree().tag, to).0 => {
-                    // The owner has left, and answers no more.
-                    if pin.span().cas(to.add(PROPOSAL), word, NONE).await? == word {
-                        mark!("dex: proposal was withdrawn");
-                        pending.end();
-                        self.session.discard(place_of(word), len);
-                        return Ok(());
-                    }
-                }
-                answer if answer == word => {}
-                ACCEPTED => {
-                    pin.span().cas(to.add(PROPOSAL), ACCEPTED, NONE).await?;
-                    pending.proposal = None;
-                    self.retire_map(pin, base);
-                    self.own.acquired(self.session.endpoint().now());
-                    self.latest_map(pin.span()).await?;
-                    self.own.decided();
-                    return Ok(());
-                }
-                REFUSED => {
-                    mark!("dex: proposal was refused");
-                    pin.span().cas(to.add(PROPOSAL), REFUSED, NONE).await?;
-                    pending.end();
-                    self.session.discard(place_of(word), len);
-                    return Ok(());
-                }
-                answer => {
-                    // Nobody knows. The map's memory is left to an audit.
-                    if answer <= REFUSED {
-                        pin.span().cas(to.add(PROPOSAL), answer, NONE).await?;
-                    }
-                    self.latest_map(pin.span()).await?;
-                    pending.end();
-                    return Ok(());
-                }
+            if answer != word {
+                let accepted = self.take_answer(pin, &mut pending, (to, answer)).await?;
+                let (counts, _) = self.latest_map(pin.span()).await?;
+                self.settle(pin, pending, accepted, counts);
+                return Ok(());
+            }
+            pending.seen(Some(looked));
+            // If the owner has left, it answers no more.
+            if lock == lock_words(self.tree().tag, to).0 && pin.span().cas(to.add(PROPOSAL), word, NONE).await? == word
+            {
+                mark!("dex: proposal was withdrawn");
+                pending.end();
+                self.session.discard(place_of(word), len);
+                return Ok(());
             }
             if due {
                 // Otherwise it was taken over, also what was proposed; or the owner has just left.
@@ -384,6 +364,46 @@ impl Dex {
                     check_owner(pin, backoff, alive, word).await?;
                 }
             }
+        }
+    }
+
+    /// Takes the answer to a proposal from the owner's record, if it is certain that this is the answer to that one (D10). Returns
+    /// whether it says that the proposal was accepted.
+    async fn take_answer(
+        &self,
+        pin: &Pin<'_>,
+        pending: &mut Pending<'_>,
+        (to, answer): (RemotePtr, u64),
+    ) -> Result<Option<bool>, IndexError> {
+        let now = self.session.endpoint().now();
+        let seen = pending.proposal.as_ref().and_then(|proposal| proposal.seen);
+        if !(ACCEPTED..=REFUSED).contains(&answer)
+            || seen.is_none_or(|seen| now.saturating_sub(seen) >= self.session.pool().lease())
+        {
+            mark!("dex: nobody knows whose answer it is");
+            return Ok(None);
+        }
+        pending.seen(None);
+        pin.span().cas(to.add(PROPOSAL), answer, NONE).await?;
+        Ok((answer != UNKNOWN).then_some(answer == ACCEPTED))
+    }
+
+    /// Notes what has become of a proposal, `accepted` if its answer says so; `counts` is the word of the latest map, which was READ
+    /// when the proposal was at the owner's record no more.
+    fn settle(&self, pin: &Pin<'_>, mut pending: Pending<'_>, accepted: Option<bool>, counts: u64) {
+        let Some(Proposal { word, len, base, .. }) = pending.end() else { return };
+        let refused = counts != word && !is_later(counts, word);
+        match accepted.or((counts == word || refused).then_some(!refused)) {
+            Some(true) => {
+                self.retire_map(pin, base);
+                self.own.acquired(self.session.endpoint().now());
+            }
+            Some(false) => {
+                mark!("dex: proposal was refused");
+                self.session.discard(place_of(word), len);
+            }
+            // One of the two maps is not in use, and nobody knows which. Its memory is left to an audit.
+            None => {}
         }
     }
 
@@ -454,9 +474,15 @@ pub(super) struct Pending<'d> {
 
 impl Pending<'_> {
     /// It is known whether the proposed map counts, and if it does, the latest map is known too.
-    fn end(&mut self) {
-        if self.proposal.take().is_some() {
-            self.dex.own.decided();
+    fn end(&mut self) -> Option<Proposal> {
+        let proposal = self.proposal.take()?;
+        self.dex.own.decided();
+        Some(proposal)
+    }
+    /// Notes when the proposal was looked for, and then found at the record.
+    fn seen(&mut self, at: Option<Duration>) {
+        if let Some(proposal) = self.proposal.as_mut() {
+            proposal.seen = at;
         }
     }
 }

@@ -51,6 +51,8 @@ pub(super) struct Proposal {
     pub(super) len: u64,
     /// The block of the map that it follows, and its bytes.
     pub(super) base: (RemotePtr, u64),
+    /// When it was posted, or looked for, and then found at the record; `None` if its answer may have been taken (D10).
+    pub(super) seen: Option<Duration>,
 }
 
 /// The lock of an owner record.
@@ -173,8 +175,11 @@ impl Ownership {
     }
 
     async fn reply(&self, span: &Span, record: RemotePtr, proposal: u64, answer: u64) -> Result<(), IndexError> {
-        self.answered_at.store(span.endpoint().now().as_nanos() as u64, Ordering::Relaxed);
+        // Also where the CAS fails. It is the time after it that counts: an answer stays for a lease (D10).
+        let answered = || self.answered_at.store(span.endpoint().now().as_nanos() as u64, Ordering::Relaxed);
+        answered();
         span.cas(record.add(PROPOSAL), proposal, answer).await?;
+        answered();
         Ok(())
     }
 }

@@ -6,9 +6,10 @@ use farindex_index::dex::{Config, Foreign, Moves};
 use farindex_index::{Dex, IndexError, Lifecycle, PointIndex, PoolIndex, Upsert};
 use farindex_pool::PoolOptions;
 use farindex_pool::audit::Audit;
-use farindex_testkit::world::{World, join_all};
+use farindex_testkit::world::{Member, World, join_all};
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
+use std::ops::Bound;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
@@ -155,4 +156,61 @@ fn an_operation_that_waits_for_an_owner_keeps_its_place() {
         join_all(all).await;
         assert_eq!(failed.into_inner(), [0, 1, 2]);
     });
+}
+
+/// A proposal was refused, and nobody took the answer. Much later the record has the answer to another compute node's proposal,
+/// which is not to be taken for it: the map that it follows was retired by somebody else (D10, docs/bugs/174).
+#[test]
+fn an_answer_is_not_taken_for_that_to_another_proposal() {
+    World::calm(1, 4 << 20).run(async |ctx| {
+        let lease = Duration::from_millis(100);
+        let pool = ctx.pool(&PoolOptions { lease, ..PoolOptions::default() }).await;
+        let members = [ctx.join(&pool).await, ctx.join(&pool).await, ctx.join(&pool).await];
+        let [first, second, third] = &members;
+        let index = Dex::create(&first.session, "dex", &Config::default()).await.expect("an index");
+        let (slow, other) = (
+            Dex::open(&second.session, "dex").await.expect("the index"),
+            Dex::open(&third.session, "dex").await.expect("the index"),
+        );
+        index.own((Bound::Included(&b"k"[..]), Bound::Unbounded)).await.expect("a range");
+        // Refused, because what nobody has owned is taken meanwhile.
+        assert_eq!(polled(40, slow.upsert(b"z", b"2")).await, None);
+        assert_eq!(other.upsert(b"a", b"3").await, Ok(Upsert::Inserted));
+        for _ in 0..24 {
+            for member in &members {
+                member.client.tick(&member.endpoint).await.expect("a heartbeat");
+            }
+            first.endpoint.sleep(lease / 16).await;
+        }
+        // Accepted.
+        assert_eq!(polled(40, other.upsert(b"z", b"3")).await, None);
+        first.client.tick(&first.endpoint).await.expect("a heartbeat");
+        assert_eq!(while_ticking(&members, slow.upsert(b"z", b"2")).await, Ok(Upsert::Inserted));
+        assert_eq!(while_ticking(&members, other.upsert(b"z", b"3")).await, Ok(Upsert::Updated));
+        drop((slow, other));
+        let [first, second, third] = members;
+        second.close_while_ticking(&[&first, &third]).await;
+        third.close_while_ticking(&[&first]).await;
+        let mut audit = Audit::begin(&first.session, &first.span()).await.expect("an audit");
+        index.audit(&mut audit, true).await.expect("a walk");
+        let report = audit.settle(&first.session, &first.span()).await.expect("an audit");
+        assert_eq!((report.alone, report.problems), (true, Vec::<String>::new()));
+    });
+}
+
+/// Awaits what takes heartbeats of these clients.
+async fn while_ticking<T>(members: &[Member], work: impl Future<Output = T>) -> T {
+    let done = RefCell::new(None);
+    let keep = async || {
+        while done.borrow().is_none() {
+            for member in members {
+                member.client.tick(&member.endpoint).await.expect("a heartbeat");
+            }
+            members[0].endpoint.sleep(Duration::from_micros(100)).await;
+        }
+    };
+    let work = async { *done.borrow_mut() = Some(work.await) };
+    let both: [Pin<Box<dyn Future<Output = ()> + '_>>; 2] = [Box::pin(work), Box::pin(keep())];
+    join_all(both).await;
+    done.into_inner().expect("what has ended")
 }
