@@ -159,7 +159,7 @@ fn an_operation_that_waits_for_an_owner_keeps_its_place() {
 }
 
 /// A proposal was refused, and nobody took the answer. Much later the record has the answer to another compute node's proposal,
-/// which is not to be taken for it: the map that it follows was retired by somebody else (D10, docs/bugs/174).
+/// which is not to be taken for it: the map that it follows was retired by somebody else (D10, docs/bugs/177).
 #[test]
 fn an_answer_is_not_taken_for_that_to_another_proposal() {
     World::calm(1, 4 << 20).run(async |ctx| {
