@@ -133,6 +133,31 @@ fn a_get_needs_no_memory() {
     assert!(report.is_sound(), "{report}");
 }
 
+/// A client is evicted twice. The second time, another one that is about to register in its first slot has not yet
+/// overwritten its token there (docs/bugs/171).
+#[test]
+fn a_token_that_was_left_in_a_slot_is_not_judged() {
+    let test_run = test_run("shard", SHIPPED, true).expect("a test run");
+    let report = test_run.run_seed(19_191, &test_run.setup.clone().with_crashes().with_first_features(22));
+    assert!(report.is_sound(), "{report}");
+}
+
+/// Several clients crash one after the other, and delay the epoch for longer than one of them may (docs/bugs/172).
+#[test]
+fn a_write_waits_for_clients_that_crash_one_after_the_other() {
+    let test_run = test_run("sephash", SHIPPED, true).expect("a test run");
+    let report = test_run.run_seed(24_572, &test_run.setup.clone().with_crashes().with_first_features(22));
+    assert!(report.is_sound(), "{report}");
+}
+
+/// A client is held up while it makes the next table, and this one is full (docs/bugs/173).
+#[test]
+fn an_insert_does_not_wait_for_ever_for_a_larger_table() {
+    let test_run = test_run("linear", SHIPPED, false).expect("a test run");
+    let report = test_run.run_seed(17_385, &test_run.setup.clone().with_first_features(22));
+    assert!(report.is_sound(), "{report}");
+}
+
 #[test]
 fn seeds_that_once_failed() {
     // docs/bugs/108
