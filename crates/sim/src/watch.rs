@@ -21,6 +21,9 @@ pub struct Watch {
     pub changing: usize,
     /// The word of a slot that holds the token of its client's identity.
     pub token: usize,
+    /// Whether the token in a slot is its client's, by the slot's first word. A client that leaves a slot leaves its token
+    /// there, and it stays until the next one has written its own.
+    pub registered: fn(u64) -> bool,
 }
 
 /// A client was revoked on a node while its token stood in a slot.
@@ -77,13 +80,17 @@ impl World {
         }
     }
 
-    /// Notes that the client of this token is revoked on a node.
+    /// Notes that the client of this token is revoked on a node, unless it has no slot: then its eviction was noted
+    /// before.
     pub(crate) fn note_revocation(&mut self, token: u64) {
         let Some(Watching { spec, seen, .. }) = &self.watching else { return };
         let first = (spec.at.offset() / 8) as usize;
         let Some(node) = self.nodes.get(spec.at.node().index()) else { return };
-        let token_of = |slot: usize| node.words.get(first + slot * spec.words + spec.token);
-        let Some(slot) = (0..spec.slots).find(|slot| token_of(*slot) == Some(&token)) else { return };
+        let is_of_client = |slot: &usize| {
+            let words = node.words.get(first + slot * spec.words..).unwrap_or_default();
+            words.get(spec.token) == Some(&token) && words.first().is_some_and(|state| (spec.registered)(*state))
+        };
+        let Some(slot) = (0..spec.slots).find(is_of_client) else { return };
         let silent = Duration::from_nanos(seen[slot].longest.max(self.now - seen[slot].changed_at));
         let crashed =
             self.reports_crashes && self.conns.iter().any(|conn| conn.token == token && self.has_crashed(conn.client));

@@ -7,7 +7,7 @@
 
 use farindex_fabric::NodeId;
 use farindex_pool::Pool;
-use farindex_pool::layout::{CLIENT_SLOT_LEN, ClientSlot};
+use farindex_pool::layout::{ACTIVE, CLIENT_SLOT_LEN, ClientSlot, EVICTING};
 use farindex_sim::{Sim, Watch};
 use std::mem::offset_of;
 use std::time::Duration;
@@ -20,6 +20,7 @@ pub(crate) fn watch(sim: &Sim, pool: &Pool) {
         words: CLIENT_SLOT_LEN as usize / 8,
         changing: offset_of!(ClientSlot, identity) / 8,
         token: offset_of!(ClientSlot, identity) / 8,
+        registered: |state| matches!(state & 0xFF, ACTIVE | EVICTING),
     });
 }
 

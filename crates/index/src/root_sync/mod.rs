@@ -487,31 +487,37 @@ impl<R: RootCopy> RootSync<R> {
     }
 
     /// Another client is resizing the table. This call does not wait; but if the resize takes long, it checks from time
-    /// to time whether the resizer's lease has expired.
-    pub(crate) async fn check_resizer(&self, pin: &Pin<'_>, index: u64, state: RootState) -> Result<(), IndexError> {
+    /// to time whether the resizer's lease has expired. If it has not, returns the resizer's lock: who needs the larger
+    /// table waits for it no longer than for any lock.
+    pub(crate) async fn check_resizer(
+        &self,
+        pin: &Pin<'_>,
+        index: u64,
+        state: RootState,
+    ) -> Result<Option<HeldLock>, IndexError> {
         let now = pin.session().endpoint().now();
         match self.resizing.get() {
             Some((of, since)) if of == state => {
                 if now.saturating_sub(since) >= pin.session().pool().lease() / 8 {
                     self.resizing.set(Some((state, now)));
-                    self.recover_resize(pin, index).await?;
+                    return self.recover_resize(pin, index).await;
                 }
             }
             _ => self.resizing.set(Some((state, now))),
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Clears the resizer's name if that client has crashed, so that another client can resize. A segment that the
-    /// crashed client had allocated is left to `Audit::reclaim`.
-    async fn recover_resize(&self, pin: &Pin<'_>, index: u64) -> Result<(), IndexError> {
+    /// crashed client had allocated is left to `Audit::reclaim`. Returns the lock if its holder may be alive.
+    async fn recover_resize(&self, pin: &Pin<'_>, index: u64) -> Result<Option<HeldLock>, IndexError> {
         let what = [R::RECOVER_INTENT, 0, 0, 0];
         let abandon = async |word, cell: &IntentCell<'_>| {
             mark!("recovery: resize abandoned");
             self.clear_resizer(pin.span(), RootState(word)).await?;
             clear_intent(pin.span(), cell).await
         };
-        claim_and_recover(pin, index, resize_lock(self.at), None, what, abandon).await.map(drop)
+        claim_and_recover(pin, index, resize_lock(self.at), None, what, abandon).await
     }
 
     /// Clears the names of crashed resizers; returns how many there were. A live resizer that takes two leases is an

@@ -39,8 +39,9 @@ pub(crate) trait SlottedIndex: TablePerNode<Table = Table<<Self as SlottedIndex>
     /// Returns the migrator that moves its regions.
     fn mover<'a>(&'a self, table: &'a Table<Self::Own>, pin: &'a Pin<'a>) -> impl RegionMigrator;
 
-    /// Makes the next table, unless another client is doing that. `full` says that a key has no slot.
-    async fn grow(&self, table: &Table<Self::Own>, pin: &Pin<'_>, full: bool) -> Result<(), IndexError>;
+    /// Makes the next table, unless another client is doing that; see [`Table::grow_as`]. `full` says that a key has no
+    /// slot.
+    async fn grow(&self, table: &Table<Self::Own>, pin: &Pin<'_>, full: bool) -> Result<Option<HeldLock>, IndexError>;
 
     /// Looks up the key, and inserts or replaces its entry as `mode` says.
     async fn attempt(

@@ -97,19 +97,20 @@ impl<X> Table<X> {
 
     /// Makes the next table, as `plan` says, unless another client is doing that. `full` says that an insert has found
     /// no free slot at all. A pool without room for the next table is no error, unless `full`. `index` is the uid that
-    /// goes into the intent.
+    /// goes into the intent. If a client that may be alive has been making it for long, returns the lock of that
+    /// client.
     pub(crate) async fn grow_as(
         &self,
         pin: &Pin<'_>,
         index: u64,
         full: bool,
         plan: impl AsyncFnOnce(&Span, &Segment) -> Result<Plan, IndexError>,
-    ) -> Result<(), IndexError> {
+    ) -> Result<Option<HeldLock>, IndexError> {
         let (session, span, epoch) = (pin.session(), pin.span(), pin.epoch());
         let geometry = self.sync(span, epoch).await?;
         let state = geometry.state;
         if state.growing() || !full && !self.crowded() {
-            return Ok(());
+            return Ok(None);
         }
         if state.resizer().is_some() {
             if full {
@@ -123,7 +124,7 @@ impl<X> Table<X> {
         let bytes = Segment::bytes_for(regions, width, session.pool().geometry(node).chunk_size);
         if regions > MAX_REGIONS {
             let size = session.pool().superblock(node).region_len;
-            return if full { Err(PoolError::Full { node, wanted: bytes, size }.into()) } else { Ok(()) };
+            return if full { Err(PoolError::Full { node, wanted: bytes, size }.into()) } else { Ok(None) };
         }
         let what = [intents::GROW, now.generation, regions, 0];
         let resize = Resize { what, state, bytes, required: full };
@@ -138,7 +139,7 @@ impl<X> Table<X> {
         if grown.await? {
             self.sync(span, epoch).await?;
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Reserves a slot of the next segment; returns `false` if none is left.

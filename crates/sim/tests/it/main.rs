@@ -8,3 +8,4 @@ mod not_promised;
 mod promised;
 mod replay;
 mod stall;
+mod watch;

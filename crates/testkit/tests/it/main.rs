@@ -1,8 +1,10 @@
 //! What `farindex check --plain` runs, for every kind: sound code passes, with and without the lock table, with and without
 //! crashes.
 
+mod pinned;
+
 use farindex_testkit::test_runs::{SHIPPED, test_runs};
-use farindex_testkit::{Feature, Setup, TargetedStall, run_cases, sampled_seeds, sweep_step, test_run};
+use farindex_testkit::{Setup, TargetedStall, run_cases, sampled_seeds, sweep_step, test_run};
 use std::ops::ControlFlow;
 
 fn every_kind_survives(crashes: bool, coalesces: bool) {
@@ -71,128 +73,6 @@ fn the_swarm_changes_no_other_seed() {
     let drawn = "3 hot, 100 colliding, 60 cold keys, odds (49152, 0), get/insert/update/upsert/remove [7, 5, 3, 0, 1], \
                  overflowing true, padding 0, Plain; 2 nodes, freezes 0/14, lease 120s";
     assert!(report.settings.ends_with(drawn), "{}", report.settings);
-}
-
-/// These seeds of the swarm went wrong (docs/bugs/150 and 151).
-#[test]
-fn seeds_of_the_swarm_that_once_failed() {
-    for (kind, seed) in [("sephash", 13), ("sephash", 22), ("sephash", 27), ("shard", 1057)] {
-        let test_run = test_run(kind, SHIPPED, false).expect("a test run");
-        let report = test_run.run_seed(seed, &test_run.setup.clone().with_first_features(16));
-        assert!(report.is_sound(), "{report}");
-    }
-}
-
-/// The judge took a scan of nothing for a sign that its client was still there (docs/bugs/157).
-#[test]
-fn a_client_that_was_evicted_may_lose_writes_although_it_scans_nothing_later() {
-    let test_run = test_run("dex", "write-back", false).expect("a test run");
-    let report = test_run.run_seed(2767, &test_run.setup.clone().with_crashes().with_first_features(16));
-    assert!(report.is_sound(), "{report}");
-}
-
-/// Three clients crash one after the other, and leases last a second (docs/bugs/161).
-#[test]
-fn a_seed_in_which_clients_crash_one_after_the_other_is_no_livelock() {
-    let test_run = test_run("dex", SHIPPED, false).expect("a test run");
-    let report = test_run.run_seed(139, &test_run.setup.clone().with_crashes());
-    assert!(report.is_sound(), "{report}");
-}
-
-/// A client is held up with a lock, and several others wait for it: each fails after two leases (docs/bugs/162).
-#[test]
-fn many_that_wait_for_a_living_holder_fail() {
-    for (kind, seed) in [("sherman", 39), ("sherman", 76), ("chime", 77)] {
-        let test_run = test_run(kind, SHIPPED, false).expect("a test run");
-        let report = test_run.run_seed(seed, &test_run.setup.clone().with(Feature::Holders));
-        assert!(report.is_sound(), "{report}");
-    }
-}
-
-/// A client was evicted between the two verbs by which it takes a chunk (docs/bugs/163).
-#[test]
-fn a_chunk_that_was_taken_before_the_cursor_moved_is_reclaimed() {
-    let test_run = test_run("sherman", SHIPPED, false).expect("a test run");
-    let report = test_run.run_seed(914, &test_run.setup.clone().with_crashes().with_first_features(22));
-    assert!(report.is_sound(), "{report}");
-}
-
-/// A client is held up while it changes a leaf that it owns (docs/bugs/164).
-#[test]
-fn a_leaf_of_a_slow_owner_is_not_called_damaged() {
-    let test_run = test_run("dex", SHIPPED, false).expect("a test run");
-    let report = test_run.run_seed(1515, &test_run.setup.clone().with_first_features(22));
-    assert!(report.is_sound(), "{report}");
-}
-
-/// The last client reads a full pool, in which a split finds no memory (docs/bugs/165).
-#[test]
-fn a_get_needs_no_memory() {
-    let test_run = test_run("shard", SHIPPED, false).expect("a test run");
-    let report = test_run.run_seed(3066, &test_run.setup.clone().with_crashes().with_first_features(22));
-    assert!(report.is_sound(), "{report}");
-}
-
-/// A walk reads level 3 of a bucket that a split is about to make (docs/bugs/174).
-#[test]
-fn a_walk_visits_level_3_of_a_new_bucket() {
-    let test_run = test_run("shard", SHIPPED, false).expect("a test run");
-    let report = test_run.run_seed(10467, &test_run.setup.clone().with_first_features(22));
-    assert!(report.is_sound(), "{report}");
-}
-
-/// A client that has given a write up has five coroutines, which wait for what it has left (docs/bugs/175).
-#[test]
-fn a_client_that_gave_a_write_up_goes() {
-    let test_run = test_run("shard", SHIPPED, false).expect("a test run");
-    let report = test_run.run_seed(16337, &test_run.setup.clone().with_crashes().with_first_features(22));
-    assert!(report.is_sound(), "{report}");
-}
-
-/// A compute node leaves after it has given up waiting for an owner, and the owner accepts what it has proposed
-/// (docs/bugs/166).
-#[test]
-fn a_record_that_a_proposal_names_is_not_freed() {
-    let test_run = test_run("dex", SHIPPED, false).expect("a test run");
-    let report = test_run.run_seed(12_467, &test_run.setup.clone().with_first_features(22));
-    assert!(report.is_sound(), "{report}");
-}
-
-/// Seven coroutines wait behind a lock table for an owner that is held up (docs/bugs/167).
-#[test]
-fn an_operation_may_wait_in_two_queues() {
-    let test_run = test_run("dex", SHIPPED, true).expect("a test run");
-    let report = test_run.run_seed(7704, &test_run.setup.clone().with_first_features(22));
-    assert!(report.is_sound(), "{report}");
-    assert!(report.is_sound(), "{report}");
-}
-
-/// A claim took parts of two intents for one (docs/bugs/168).
-#[test]
-fn an_intent_is_read_whole() {
-    let test_run = test_run("sherman", SHIPPED, false).expect("a test run");
-    let report = test_run.run_seed(35_376, &test_run.setup.clone().with_crashes().with_first_features(22));
-    assert!(report.is_sound(), "{report}");
-}
-
-/// Keys are removed and inserted again, and segments are split, while a walk READs a segment (docs/bugs/169 and 170).
-#[test]
-fn walks_of_race_among_splits() {
-    let test_run = test_run("race", SHIPPED, true).expect("a test run");
-    for seed in [14_518, 23_232] {
-        let report = test_run.run_seed(seed, &test_run.setup.clone().with_crashes().with_first_features(22));
-        assert!(report.is_sound(), "{report}");
-    }
-}
-
-#[test]
-fn seeds_that_once_failed() {
-    // docs/bugs/108
-    for (seed, coalesces) in [(9242, false), (11_047, true)] {
-        let test_run = test_run("shard", SHIPPED, coalesces).expect("a test run");
-        let report = test_run.run_seed(seed, &test_run.setup.clone().with_crashes());
-        assert!(report.is_sound(), "{report}");
-    }
 }
 
 /// One client alone keeps to the round trips that the pages of the protocols state.

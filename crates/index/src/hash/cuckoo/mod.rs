@@ -33,6 +33,7 @@ use crate::handle::{Handle, has_handle};
 use crate::keyhash::KeyHash;
 use crate::kind::Settings;
 use crate::marks::mark;
+use crate::recovery::HeldLock;
 use crate::root_sync::{free_root, mark_root_dropped};
 use crate::slotted::geometry::Geometry;
 use crate::slotted::geometry::{self, REGION};
@@ -225,8 +226,8 @@ impl SlottedIndex for Cuckoo {
         self.mover(table, pin)
     }
 
-    async fn grow(&self, table: &Table, pin: &Pin<'_>, full: bool) -> Result<(), IndexError> {
-        table.grow(pin, self.uid, full).await
+    async fn grow(&self, table: &Table, pin: &Pin<'_>, full: bool) -> Result<Option<HeldLock>, IndexError> {
+        table.try_grow(pin, self.uid, full).await
     }
 
     async fn attempt(
@@ -271,17 +272,17 @@ impl SlottedIndex for Cuckoo {
             Some(held) => held,
             None => Displacer { cuckoo: self, table, pin: &pin }.make_room(hash).await?,
         };
-        match room {
+        let resizer = match room {
             Room::Made => return Ok(()),
             Room::Held(segment, region) => {
                 mark!("cuckoo put: waits for a region in the way");
                 return self.mover(table, &pin).await_lock(backoff, segment, region).await;
             }
-            Room::None if !table.geometry().state.growing() => table.grow(&pin, self.uid, true).await?,
-            Room::None | Room::Changed => {}
-        }
-        let held = SlottedIndex::advance(self, table, &pin).await?;
-        backoff.check_holder(&pin, held).await?;
+            Room::None if !table.geometry().state.growing() => table.try_grow(&pin, self.uid, true).await?,
+            Room::None | Room::Changed => None,
+        };
+        let mover = SlottedIndex::advance(self, table, &pin).await?;
+        backoff.check_holder(&pin, resizer.or(mover)).await?;
         drop(pin);
         backoff.wait(&self.session).await;
         Ok(())

@@ -2,6 +2,7 @@
 
 use super::Config;
 use crate::IndexError;
+use crate::recovery::HeldLock;
 use crate::root_sync::Pacing;
 use crate::slotted::geometry::Segment;
 use crate::slotted::table::{self, Plan};
@@ -40,6 +41,11 @@ impl Table {
     /// Creates the next table, twice as large, unless another client does. `full` states that no displacement makes
     /// room for a key. A pool without room for the table is an error only if `full`.
     pub async fn grow(&self, pin: &Pin<'_>, index: u64, full: bool) -> Result<(), IndexError> {
+        self.try_grow(pin, index, full).await.map(drop)
+    }
+
+    /// Like [`grow`](Self::grow); see [`grow_as`](table::Table::grow_as).
+    pub(super) async fn try_grow(&self, pin: &Pin<'_>, index: u64, full: bool) -> Result<Option<HeldLock>, IndexError> {
         let twice = async |_: &Span, now: &Segment| Ok(Plan { regions: now.regions * 2, room: 0 });
         self.grow_as(pin, index, full, twice).await
     }

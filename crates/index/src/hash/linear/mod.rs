@@ -29,6 +29,7 @@ use crate::backoff::Backoff;
 use crate::handle::{Handle, has_handle};
 use crate::keyhash::KeyHash;
 use crate::kind::Settings;
+use crate::recovery::HeldLock;
 use crate::root_sync::{free_root, mark_root_dropped};
 use crate::slotted::geometry::Geometry;
 use crate::slotted::index::{Attempt, SlottedIndex};
@@ -242,8 +243,8 @@ impl SlottedIndex for Linear {
         Mover { index: self.uid, seed: self.seed, table, pin }
     }
 
-    async fn grow(&self, table: &Table, pin: &Pin<'_>, full: bool) -> Result<(), IndexError> {
-        table.grow(pin, self.uid, full).await
+    async fn grow(&self, table: &Table, pin: &Pin<'_>, full: bool) -> Result<Option<HeldLock>, IndexError> {
+        table.try_grow(pin, self.uid, full).await
     }
 
     async fn attempt(
@@ -269,11 +270,9 @@ impl SlottedIndex for Linear {
     /// Moves regions, or reports that the pool is full.
     async fn make_room(&self, table: &Table, _: KeyHash, full: bool, backoff: &mut Backoff) -> Result<(), IndexError> {
         let pin = self.session.pin(self.session.span(OpKind::Maintenance))?;
-        if full {
-            table.grow(&pin, self.uid, true).await?;
-        }
-        let held = SlottedIndex::advance(self, table, &pin).await?;
-        backoff.check_holder(&pin, held).await?;
+        let resizer = if full { table.try_grow(&pin, self.uid, true).await? } else { None };
+        let mover = SlottedIndex::advance(self, table, &pin).await?;
+        backoff.check_holder(&pin, resizer.or(mover)).await?;
         drop(pin);
         backoff.wait(&self.session).await;
         Ok(())

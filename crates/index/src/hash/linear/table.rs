@@ -4,6 +4,7 @@ use super::Config;
 use super::clusters::Clusters;
 use super::read_size::{Network, ReadSizes};
 use crate::IndexError;
+use crate::recovery::HeldLock;
 use crate::root_sync::Pacing;
 use crate::slotted::geometry::{REGION, Segment};
 use crate::slotted::slot::DEAD;
@@ -40,6 +41,11 @@ impl Table {
     /// dead. `full` states that an insert has found no empty slot. A pool without room for the table is an error only
     /// if `full`.
     pub async fn grow(&self, pin: &Pin<'_>, index: u64, full: bool) -> Result<(), IndexError> {
+        self.try_grow(pin, index, full).await.map(drop)
+    }
+
+    /// Like [`grow`](Self::grow); see [`grow_as`](table::Table::grow_as).
+    pub(super) async fn try_grow(&self, pin: &Pin<'_>, index: u64, full: bool) -> Result<Option<HeldLock>, IndexError> {
         self.grow_as(pin, index, full, async |span: &Span, now: &Segment| {
             // The moved entries fill at most as many slots as are not dead now. The next table must have room for them,
             // whatever other clients insert into it meanwhile. The count of entries is a hint; dead slots are counted

@@ -38,6 +38,7 @@ use crate::growth::Growth;
 use crate::handle::{Handle, has_handle};
 use crate::keyhash::KeyHash;
 use crate::kind::Settings;
+use crate::marks::mark;
 use crate::table_per_node::{Creation, Opening, TablePerNode};
 use crate::traits::{Insert, Limits, PointIndex, Remove, RemoveIf, Replace, Update, Upsert};
 use crate::visit::Entries;
@@ -47,6 +48,7 @@ use append::{Mode, Wrote};
 use farindex_fabric::{NodeId, OpKind, RemotePtr, Span, apart, cold};
 use farindex_pool::Session;
 use farindex_pool::audit::Audit;
+use farindex_pool::leaks::Leaks;
 use layout::{Control, Geometry, META_LEN, Meta};
 use probe::{Op, Step, Stuck};
 use serde::{Deserialize, Serialize};
@@ -189,6 +191,16 @@ impl Table {
     }
 }
 
+/// A wait for the epoch, because of such a slot.
+struct Standstill {
+    of: Stuck,
+    /// The epoch, and since when it has not advanced, or since when it was known that a client was evicted.
+    epoch: u64,
+    since: Duration,
+    /// The pool's counter, which changes when a client is evicted.
+    leaks: Leaks,
+}
+
 /// A SepHash index, as one worker thread uses it.
 pub struct SepHash {
     handle: Handle<Config, Table>,
@@ -243,7 +255,7 @@ impl SepHash {
         op: &mut Option<Op<'a>>,
         mut attempt: impl AsyncFnMut(&mut Op<'_>) -> Result<Step<T>, IndexError>,
     ) -> Result<T, IndexError> {
-        let mut waits_for_room = 0;
+        let (mut waits_for_room, mut standstill) = (0, None);
         loop {
             let Some(open) = op.as_mut() else { return Err(IndexError::Interrupted) };
             let (table, hash, key, kind) = (open.table, open.hash, open.key, open.span().kind());
@@ -259,7 +271,7 @@ impl SepHash {
             match step {
                 Step::Done(done) => return Ok(done),
                 Step::Stuck(at) => {
-                    cold(self.await_epoch(&at)).await?;
+                    standstill = Some(cold(self.await_epoch(&at, standstill.take())).await?);
                     stuck = Some(at);
                 }
                 Step::Room(bytes) => {
@@ -283,26 +295,39 @@ impl SepHash {
         Ok(self.session.free(&span, room, bytes).await?)
     }
 
-    /// Waits until every operation has ended that was running when a slot was found that had not landed.
-    async fn await_epoch(&self, stuck: &Stuck) -> Result<(), IndexError> {
-        crate::marks::mark!("sephash: waits for an epoch");
+    /// Waits until every operation has ended that was running when a slot was found that had not landed, or for half a
+    /// lease: the slot may have landed meanwhile. Fails after three leases in which the epoch has not advanced and no
+    /// client was evicted.
+    async fn await_epoch(&self, stuck: &Stuck, before: Option<Standstill>) -> Result<Standstill, IndexError> {
+        mark!("sephash: waits for an epoch");
         let session = &self.session;
         let (endpoint, lease) = (session.endpoint(), session.pool().lease());
-        let mut moved = (session.client().epoch(), endpoint.now());
+        let leaks = async || Leaks::read(&session.span(OpKind::Maintenance)).await;
+        let (began, known) = (endpoint.now(), session.client().epoch());
+        let mut still = match before.filter(|before| before.of == *stuck) {
+            Some(before) => before,
+            None => Standstill { of: *stuck, epoch: known, since: began, leaks: leaks().await? },
+        };
         let mut pause = Duration::from_micros(2);
         loop {
-            let epoch = session.client().epoch();
-            if epoch >= stuck.ended() {
-                return Ok(());
+            let (epoch, now) = (session.client().epoch(), endpoint.now());
+            if epoch != still.epoch {
+                (still.epoch, still.since) = (epoch, now);
             }
-            if epoch != moved.0 {
-                moved = (epoch, endpoint.now());
+            if epoch >= stuck.ended() || now.saturating_sub(began) > lease / 2 {
+                return Ok(still);
             }
-            let waited = endpoint.now().saturating_sub(moved.1);
+            let waited = now.saturating_sub(still.since);
             // A crashed client delays the epoch for a lease, and for as long again if its crash was detected late.
             if waited > lease * 3 {
-                let holder = session.client().laggards(&session.span(OpKind::Maintenance)).await?;
-                return Err(IndexError::Locked { at: stuck.at, waited_ms: waited.as_millis() as u64, holder });
+                let before = std::mem::replace(&mut still.leaks, leaks().await?);
+                if still.leaks == before {
+                    let holder = session.client().laggards(&session.span(OpKind::Maintenance)).await?;
+                    return Err(IndexError::Locked { at: stuck.at, waited_ms: waited.as_millis() as u64, holder });
+                }
+                // An operation that is pinned may have waited for clients that crashed one after the other.
+                mark!("sephash: several crashed clients delay the epoch");
+                still.since = now;
             }
             session.maintain().await?;
             endpoint.sleep(pause).await;

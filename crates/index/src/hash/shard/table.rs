@@ -166,7 +166,7 @@ impl Table {
         let geometry = self.geometry();
         let (version, state) = (geometry.version, geometry.state);
         if state.resizer().is_some() {
-            return self.root.check_resizer(pin, index, state).await;
+            return self.root.check_resizer(pin, index, state).await.map(drop);
         }
         let renews = version % ROUND == ROUND - 1;
         if renews && !self.renewal_is_known(span, epoch).await? {

@@ -1,5 +1,6 @@
-//! SepHash: what it costs, what the adversary finds, and the limits of its fields.
+//! SepHash: what it costs, what the adversary finds, slots that crashed clients leave, and the limits of its fields.
 
 mod adversary;
 mod budgets;
+mod landing;
 mod limits;

@@ -1,0 +1,140 @@
+//! Seeds that once failed, each with its bug record. With what came later each draws what it drew when it failed.
+
+use farindex_testkit::test_runs::SHIPPED;
+use farindex_testkit::{Feature, Setup, test_run};
+
+/// Runs a seed of a kind as shipped, with what `setup` adds.
+fn passes(kind: &str, seed: u64, setup: impl Fn(Setup) -> Setup) {
+    passes_as((kind, SHIPPED, false), seed, setup);
+}
+
+/// The same behind the lock table.
+fn passes_coalesced(kind: &str, seed: u64, setup: impl Fn(Setup) -> Setup) {
+    passes_as((kind, SHIPPED, true), seed, setup);
+}
+
+fn passes_as((kind, variant, coalesces): (&str, &str, bool), seed: u64, setup: impl Fn(Setup) -> Setup) {
+    let test_run = test_run(kind, variant, coalesces).expect("a test run");
+    let report = test_run.run_seed(seed, &setup(test_run.setup.clone()));
+    assert!(report.is_sound(), "{report}");
+}
+
+/// The first features, as many as there were at that time.
+fn features(count: usize) -> impl Fn(Setup) -> Setup {
+    move |setup| setup.with_first_features(count)
+}
+
+fn features_and_crashes(count: usize) -> impl Fn(Setup) -> Setup {
+    move |setup| setup.with_crashes().with_first_features(count)
+}
+
+/// See docs/bugs/108.
+#[test]
+fn seeds_of_shard_with_crashes() {
+    passes("shard", 9242, Setup::with_crashes);
+    passes_coalesced("shard", 11_047, Setup::with_crashes);
+}
+
+/// See docs/bugs/150 and 151.
+#[test]
+fn seeds_of_the_swarm() {
+    for (kind, seed) in [("sephash", 13), ("sephash", 22), ("sephash", 27), ("shard", 1057)] {
+        passes(kind, seed, features(16));
+    }
+}
+
+/// The judge took a scan of nothing for a sign that its client was still there (docs/bugs/157).
+#[test]
+fn a_client_that_was_evicted_may_lose_writes_although_it_scans_nothing_later() {
+    passes_as(("dex", "write-back", false), 2767, features_and_crashes(16));
+}
+
+/// Three clients crash one after the other, and leases last a second (docs/bugs/161).
+#[test]
+fn a_seed_in_which_clients_crash_one_after_the_other_is_no_livelock() {
+    passes("dex", 139, Setup::with_crashes);
+}
+
+/// A client is held up with a lock, and several others wait for it: each fails after two leases (docs/bugs/162).
+#[test]
+fn many_that_wait_for_a_living_holder_fail() {
+    for (kind, seed) in [("sherman", 39), ("sherman", 76), ("chime", 77)] {
+        passes(kind, seed, |setup| setup.with(Feature::Holders));
+    }
+}
+
+/// A client was evicted between the two verbs by which it takes a chunk (docs/bugs/163).
+#[test]
+fn a_chunk_that_was_taken_before_the_cursor_moved_is_reclaimed() {
+    passes("sherman", 914, features_and_crashes(22));
+}
+
+/// A client is held up while it changes a leaf that it owns (docs/bugs/164).
+#[test]
+fn a_leaf_of_a_slow_owner_is_not_called_damaged() {
+    passes("dex", 1515, features(22));
+}
+
+/// The last client reads a full pool, in which a split finds no memory (docs/bugs/165).
+#[test]
+fn a_get_needs_no_memory() {
+    passes("shard", 3066, features_and_crashes(22));
+}
+
+/// A compute node leaves after it has given up waiting for an owner, and the owner accepts what it has proposed
+/// (docs/bugs/166).
+#[test]
+fn a_record_that_a_proposal_names_is_not_freed() {
+    passes("dex", 12_467, features(22));
+}
+
+/// Seven coroutines wait behind a lock table for an owner that is held up (docs/bugs/167).
+#[test]
+fn an_operation_may_wait_in_two_queues() {
+    passes_coalesced("dex", 7704, features(22));
+}
+
+/// A claim took parts of two intents for one (docs/bugs/168).
+#[test]
+fn an_intent_is_read_whole() {
+    passes("sherman", 35_376, features_and_crashes(22));
+}
+
+/// Keys are removed and inserted again, and segments are split, while a walk READs a segment (docs/bugs/169 and 170).
+#[test]
+fn walks_of_race_among_splits() {
+    for seed in [14_518, 23_232] {
+        passes_coalesced("race", seed, features_and_crashes(22));
+    }
+}
+
+/// A client is evicted twice. The second time, another one that is about to register in its first slot has not yet
+/// overwritten its token there (docs/bugs/171).
+#[test]
+fn a_token_that_was_left_in_a_slot_is_not_judged() {
+    passes_coalesced("shard", 19_191, features_and_crashes(22));
+}
+
+/// Several clients crash one after the other, and delay the epoch for longer than one of them may (docs/bugs/172).
+#[test]
+fn a_write_waits_for_clients_that_crash_one_after_the_other() {
+    passes_coalesced("sephash", 24_572, features_and_crashes(22));
+}
+
+/// A client is held up while it makes the next table, and this one is full (docs/bugs/173).
+#[test]
+fn an_insert_does_not_wait_for_ever_for_a_larger_table() {
+    passes("linear", 17_385, features(22));
+}
+
+/// A walk reads level 3 of a bucket that a split is about to make (docs/bugs/174).
+#[test]
+fn a_walk_visits_level_3_of_a_new_bucket() {
+    passes("shard", 10_467, features(22));
+}
+
+/// A client that has given a write up has five coroutines, which wait for what it has left (docs/bugs/175).
+#[test]
+fn a_client_that_gave_a_write_up_goes() {
+    passes("shard", 16_337, features_and_crashes(22));
+}
