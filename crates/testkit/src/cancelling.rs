@@ -2,8 +2,8 @@
 //! time, or are set aside for a while.
 //!
 //! Invariants: an operation whose future was dropped stays open in the history: it may have taken effect, may still do, or
-//! never does. A lookup may be dropped at any time, and leaves nothing. A write that is dropped may leave a lock, which nobody
-//! takes over while its client lives, and memory (`docs/async.md`): so others may fail to get the lock, and what is left is
+//! never does. A lookup may be dropped at any time, and leaves nothing, but for lookups of SHARD, which count as writes here. A
+//! write that is dropped may leave a lock, which nobody takes over while its client lives, and memory (`docs/async.md`): so others may fail to get the lock, and what is left is
 //! recovered when the client has gone. A lookup that is set aside goes on or is dropped later; nobody waits for it for
 //! ever. None is set aside where others do wait for it (see `sets_aside`).
 
@@ -63,7 +63,7 @@ impl Worker {
         if odds == 0 || self.session.is_none() || !self.rng.chance(odds) {
             return u64::MAX;
         }
-        if op != Op::Get {
+        if op != Op::Get || self.shared.lookups_lock {
             match self.shared.gave_up.borrow_mut().entry(self.name / 10) {
                 Entry::Occupied(_) => return u64::MAX,
                 Entry::Vacant(entry) => entry.insert(self.endpoint.now()),
@@ -73,10 +73,10 @@ impl Worker {
         self.rng.below(8)
     }
 
-    /// May a get be set aside? Behind a lock table others on its key wait for it. Where lookups need ownership, others wait
-    /// until it has ended for what it reads.
+    /// May a get be set aside? Behind a lock table others on its key wait for it. Where lookups need ownership or take locks,
+    /// others wait until it has ended for what it reads.
     pub(crate) fn sets_aside(&self) -> bool {
-        self.shared.coalescing.is_none() && !self.shared.lookups_own
+        self.shared.coalescing.is_none() && !self.shared.lookups_own && !self.shared.lookups_lock
     }
 
     /// Waits for an operation, and drops it after so many polls. `None`: it was dropped.

@@ -48,6 +48,14 @@ pub trait IndexUnderTest: Send + Sync {
     fn may_lose(&self) -> Option<Duration> {
         None
     }
+    /// May a lookup take a lock? Then it leaves the lock if it is dropped.
+    fn lookups_lock(&self) -> bool {
+        false
+    }
+    /// How often a recovery waits in a queue of the operations of its client.
+    fn queues_of_recovery(&self) -> u64 {
+        1
+    }
     /// Draws how many low bits of their hashes the hot keys share: for most hash tables that means one bucket for the
     /// first `bits` doublings.
     fn colliding_bits(&self, rng: &mut SimRng) -> u32;

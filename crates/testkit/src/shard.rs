@@ -49,6 +49,10 @@ impl IndexUnderTest for ShardUnderTest {
     fn config(&self) -> IndexConfig {
         IndexConfig::Shard(self.config)
     }
+    /// It completes a split that is due.
+    fn lookups_lock(&self) -> bool {
+        true
+    }
     fn smallest(&self) -> IndexConfig {
         IndexConfig::Shard(Config { initial_bits: 0, ..Config::default() })
     }

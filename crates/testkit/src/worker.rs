@@ -45,6 +45,8 @@ pub(crate) struct Shared {
     pub(crate) removes_by_writing: bool,
     /// Do lookups fail where writes do?
     pub(crate) lookups_own: bool,
+    /// May a lookup take a lock?
+    pub(crate) lookups_lock: bool,
     /// Clients that have written everything back.
     pub(crate) closed: RefCell<BTreeSet<u64>>,
     /// Operations that the pool had no room for.

@@ -412,9 +412,13 @@ impl Dex {
         let pin = self.session.pin(self.tree().maintenance())?;
         let (_, map) = self.latest_map(pin.span()).await?;
         drop(pin);
+        let others: Vec<_> = map.members().filter(|record| Some(*record) != self.own.record()).collect();
+        if others.is_empty() {
+            return Ok(0);
+        }
         let mut taken = 0;
-        for record in map.members().filter(|record| Some(*record) != self.own.record()) {
-            let turn = self.turn_to_acquire().await;
+        let turn = self.turn_to_acquire().await;
+        for record in others {
             let pin = self.session.pin(self.tree().maintenance())?;
             let (_, map) = self.latest_map(pin.span()).await?;
             let held = lock_words(self.tree().tag, record).1;
@@ -427,8 +431,8 @@ impl Dex {
                     held => taken += u64::from(held?.is_none()),
                 }
             }
-            drop((pin, turn));
         }
+        drop(turn);
         Ok(taken)
     }
 
