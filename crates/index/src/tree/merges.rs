@@ -15,6 +15,7 @@ use super::edit::Edit;
 use super::faults::{Fault, planted};
 use super::inner::Side;
 use super::node::{DEAD, HIGH, Header, Node, SIBLING, sibling_word};
+use super::separators::Absorbed;
 use super::skeleton::{Leaves, Locked, Merged, Slots, Tree};
 use crate::IndexError;
 use crate::maintenance::read_word;
@@ -67,9 +68,10 @@ impl Tree {
                 self.cache.remove(left);
                 self.cache.remove(right);
                 let low = self.fence_key(span, low).await?.unwrap_or_default();
+                // What stands in the way is left to the next client. This pin is held meanwhile: if another client retires the
+                // dead node, its memory does not become another node before that is seen.
+                let _ = self.remove_separator(leaves, right, level, &low, Absorbed::Known).await?;
                 drop(pin);
-                // What stands in the way is left to the next client.
-                let _ = self.remove_separator(leaves, right, level, &low).await?;
                 Ok(true)
             }
         }

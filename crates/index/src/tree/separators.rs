@@ -43,6 +43,13 @@ pub(super) struct Fresh {
     allocated: Vec<(RemotePtr, u64)>,
 }
 
+/// Is it known that the left neighbour has absorbed a dead node, by a client that has been pinned since before that?
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Absorbed {
+    Known,
+    Unknown,
+}
+
 impl Tree {
     /// Chooses the memory node of a new node or block.
     pub(super) fn place(&self) -> NodeId {
@@ -396,6 +403,22 @@ impl Tree {
         if read_word(span, at).await? != DEAD {
             return Ok(Ok(true));
         }
+        if let Err(trouble) = self.check_absorbed(leaves, span, at, level, low).await? {
+            return Ok(Err(trouble));
+        }
+        drop(pin);
+        self.remove_separator(leaves, at, level, low, Absorbed::Unknown).await
+    }
+
+    /// Has the left neighbour of a dead node absorbed it?
+    async fn check_absorbed(
+        &self,
+        leaves: &impl Leaves,
+        span: &Span,
+        at: RemotePtr,
+        level: u8,
+        low: &[u8],
+    ) -> Step<()> {
         let found = match self.descend(span, (low, Side::Below), level, true, &mut Vec::new()).await? {
             Ok(found) => found,
             Err(trouble) => return Ok(Err(trouble)),
@@ -406,20 +429,22 @@ impl Tree {
                 return Ok(Err(Trouble::Held(left)));
             }
             if self.compare(span, high, low, None).await?.is_ge() || sibling.is_null() {
-                drop(pin);
-                return self.remove_separator(leaves, at, level, low).await;
+                return Ok(Ok(()));
             }
             left = sibling;
         }
         Ok(Err(Trouble::Unsound(left)))
     }
 
+    /// Removes the separator of a node that was dead, and retires the node. If it is not known that this is still the same
+    /// node, that is asked under the parent's lock: as long as its separator is there, nobody retires it.
     pub(super) async fn remove_separator(
         &self,
         leaves: &impl Leaves,
         at: RemotePtr,
         level: u8,
         low: &[u8],
+        absorbed: Absorbed,
     ) -> Step<bool> {
         let pin = self.session.pin(self.maintenance())?;
         let span = pin.span();
@@ -428,13 +453,27 @@ impl Tree {
             Ok(locked) => locked,
             Err(trouble) => return Ok(Err(trouble)),
         };
-        let Locked { mut node, cell } = locked;
+        let Locked { mut node, mut cell } = locked;
         let slot = node.used().find(|slot| node.separator(*slot).child() == at);
         let (Some(slot), false) = (slot, node.low().is(low)) else {
             mark!("tree: separator of a dead node stays");
             self.release(span, Locked { node, cell }, Edit::default()).await?;
             return Ok(Ok(slot.is_none()));
         };
+        if absorbed == Absorbed::Unknown {
+            let still = async {
+                match read_word(span, at).await? {
+                    DEAD => Ok(Some(self.check_absorbed(leaves, span, at, level, low).await?)),
+                    _ => Ok(None),
+                }
+            };
+            let (locked, still) = self.or_release(span, Locked { node, cell }, still.await).await?;
+            if !matches!(still, Some(Ok(()))) {
+                self.release(span, locked, Edit::default()).await?;
+                return Ok(still.map_or(Ok(true), |still| still.map(|()| true)));
+            }
+            Locked { node, cell } = locked;
+        }
         let mut edit = Edit::default();
         node.set_used(slot, false);
         edit.put_used(&node);

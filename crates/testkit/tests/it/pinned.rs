@@ -138,3 +138,9 @@ fn a_walk_visits_level_3_of_a_new_bucket() {
 fn a_client_that_gave_a_write_up_goes() {
     passes("shard", 16_337, features_and_crashes(22));
 }
+
+/// Two clients remove the separator of one dead leaf, whose memory becomes another leaf meanwhile (docs/bugs/178).
+#[test]
+fn the_separator_of_another_node_stays() {
+    passes_coalesced("chime", 100_462, features(22));
+}
