@@ -27,6 +27,36 @@ pub(super) struct Separator {
     pub(super) key: Vec<u8>,
 }
 
+/// What a descent looks for.
+#[derive(Clone, Copy)]
+pub(super) struct Goal<'a> {
+    key: &'a [u8],
+    side: Side,
+    /// The low key of a dead node of this level that stands in the way. Above that level the way is that of its left
+    /// neighbour; from there on, the key's.
+    detour: Option<(&'a [u8], u8)>,
+}
+
+impl<'a> From<(&'a [u8], Side)> for Goal<'a> {
+    fn from((key, side): (&'a [u8], Side)) -> Self {
+        Goal { key, side, detour: None }
+    }
+}
+
+impl<'a> Goal<'a> {
+    /// The node of this key, past a dead node.
+    pub(super) fn past(key: &'a [u8], detour: Option<(&'a [u8], u8)>) -> Self {
+        Goal { key, side: Side::At, detour }
+    }
+    /// Where the way goes on from a node of this level.
+    fn from_level(&self, level: u8) -> (&'a [u8], Side) {
+        match self.detour {
+            Some((low, dead)) if level > dead => (low, Side::Below),
+            _ => (self.key, self.side),
+        }
+    }
+}
+
 /// Where a descent has ended.
 pub(super) struct Found {
     pub(super) at: RemotePtr,
@@ -54,7 +84,7 @@ impl Tree {
     pub(super) async fn descend(
         &self,
         span: &Span,
-        goal: (&[u8], Side),
+        goal: impl Into<Goal<'_>>,
         level: u8,
         fresh: bool,
         missing: &mut Vec<Separator>,
@@ -67,13 +97,15 @@ impl Tree {
     pub(super) async fn descend_until(
         &self,
         span: &Span,
-        (key, side): (&[u8], Side),
+        goal: impl Into<Goal<'_>>,
         level: u8,
         fresh: bool,
         missing: &mut Vec<Separator>,
         mut ends: impl FnMut(&Inner, usize) -> bool,
     ) -> Step<Found> {
-        let way = if fresh { None } else { self.cache.way((key, side), level) };
+        let goal = goal.into();
+        let fresh = fresh || goal.detour.is_some();
+        let way = if fresh { None } else { self.cache.way((goal.key, goal.side), level) };
         if let Some(Way { parent, position, root_level }) = way {
             self.height.set(root_level);
             return Ok(Ok(Found { at: parent.child(position), level, parent: Some((parent, position)), cached: true }));
@@ -90,6 +122,7 @@ impl Tree {
             if at == self.root {
                 self.height.set(node.level);
             }
+            let (key, side) = goal.from_level(node.level);
             if node.is_above(key, side) {
                 return Ok(Err(Trouble::Stale(led.0.filter(|_| led.1).or(cached.then_some(at)))));
             }

@@ -11,11 +11,12 @@
 //! * **B4** A node is retired after no node points to it: neither its left sibling nor its parent.
 
 use super::cache::Copies;
+use super::descend::Goal;
 use super::edit::{Edit, One, Steps};
 use super::entries::Slot;
 use super::faults::{Fault, planted};
 use super::fence::{Fence, Key};
-use super::inner::{Inner, Side, long_keys};
+use super::inner::{Inner, long_keys};
 use super::node::{DEAD, Head, Header, LOW_END, Layout, Node, magic};
 use super::path_cache::{Seen, Wait};
 use crate::IndexError;
@@ -167,8 +168,8 @@ pub(super) struct Retry {
     backoff: Backoff,
     /// Descend through far memory, not through copies.
     pub(super) fresh: bool,
-    /// Low key of a dead node that stands in the way: the descent goes to its left neighbour.
-    detour: Option<Vec<u8>>,
+    /// Low key and level of a dead node that stands in the way: the descent goes by its left neighbour.
+    detour: Option<(Vec<u8>, u8)>,
     stale: u32,
     unsound: u32,
     looks: u32,
@@ -180,8 +181,8 @@ impl Retry {
         Retry { fresh: true, ..Retry::default() }
     }
     /// Where a descent for `key` is to end.
-    pub(super) fn goal<'a>(&'a self, key: &'a [u8]) -> (&'a [u8], Side) {
-        self.detour.as_deref().map_or((key, Side::At), |low| (low, Side::Below))
+    pub(super) fn goal<'a>(&'a self, key: &'a [u8]) -> Goal<'a> {
+        Goal::past(key, self.detour.as_ref().map(|(low, level)| (low.as_slice(), *level)))
     }
 }
 
@@ -578,7 +579,7 @@ impl Tree {
             }
             Trouble::Dead { at, level, low } => {
                 retry.fresh = true;
-                retry.detour = Some(low.clone());
+                retry.detour = Some((low.clone(), level));
                 match cold(self.remove_dead(leaves, at, level, &low)).await? {
                     Ok(true) => retry.detour = None,
                     // Its left neighbour is being merged with it.

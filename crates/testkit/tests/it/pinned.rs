@@ -144,3 +144,9 @@ fn a_client_that_gave_a_write_up_goes() {
 fn the_separator_of_another_node_stays() {
     passes_coalesced("chime", 100_462, features(22));
 }
+
+/// A dead inner node is the first child of its parent, and the leaves behind it are many (docs/bugs/179).
+#[test]
+fn operations_pass_a_dead_inner_node() {
+    passes("chime", 257, features(22));
+}
