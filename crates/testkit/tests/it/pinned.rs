@@ -1,4 +1,5 @@
-//! Seeds that once failed, each with its bug record. With what came later each draws what it drew when it failed.
+//! Seeds that once failed, each with its bug record. Features that were added later are left out, so that each seed draws what it
+//! drew when it failed.
 
 use farindex_testkit::test_runs::SHIPPED;
 use farindex_testkit::{Feature, Setup, test_run};
