@@ -43,9 +43,10 @@ impl Session {
     /// most verbs complete when they are posted, but an operation that waits for a lock needs its timer, and so a
     /// driver.
     ///
-    /// **Dropped futures.** A lookup's future may be dropped at any time. A write that is dropped before it has
-    /// completed may leave a lock behind that others can take over only when this client is gone; let it run in a task
-    /// of its own, or use a [`Handle`](crate::Handle), whose operations always run to their end.
+    /// **Dropped futures.** A lookup's future may be dropped at any time, but for SHARD's: a lookup there may complete a
+    /// split, so what follows holds for it as well. A write that is dropped before it has completed may leave a lock
+    /// behind that others can take over only when this client is gone; let it run in a task of its own, or use a
+    /// [`Handle`](crate::Handle), whose operations always run to their end.
     ///
     /// **Do not block.** A method that blocks ([`Index::get`](crate::Index::get)) stops the runtime's thread, with all
     /// tasks that are in the middle of an operation.

@@ -11,13 +11,20 @@ use std::collections::BTreeSet;
 /// Paths of a kind that a long run must pass.
 fn paths(kind: &str) -> BTreeSet<String> {
     let (folders, apart): (&[&str], &[&str]) = match kind {
-        // See `shard::adversary`; an audit rarely reads a bucket in the midst of its split.
+        // See `shard::adversary`; an audit rarely reads a bucket in the midst of its split. A split that finds no memory has a
+        // scenario in `crash_recovery`.
         "shard" => (
             &["src/hash/shard"],
-            &["lookup: found by the sid of another round", "walk: an entry was moved under an audit"],
+            &[
+                "lookup: found by the sid of another round",
+                "walk: an entry was moved under an audit",
+                "split: no memory",
+                "lookup: split meanwhile",
+            ],
         ),
         "race" => (&["src/hash/race"], &[]),
-        "sephash" => (&["src/hash/sephash"], &[]),
+        // `sephash::landing` has a scenario for this.
+        "sephash" => (&["src/hash/sephash"], &["sephash: several crashed clients delay the epoch"]),
         // `linear::room` and `slotted` have scenarios for these.
         "linear" => (
             &["src/hash/linear", "src/slotted", "src/root_sync"],

@@ -44,9 +44,13 @@ const COMMON_WITH_WRITE_BACK: &[&str] = &[
     "write-back: dirty leaves were written back before their range was given away",
 ];
 
+/// Who looks for the answer to a proposal for the first time after a lease: `owners` has a scenario.
+const APART: &str = "dex: nobody knows whose answer it is";
+
 /// The marks of these folders, but those of write-back.
 fn without_write_back(folders: &[&str]) -> std::collections::BTreeSet<String> {
     let mut all = marks::of(folders);
+    all.remove(APART);
     all.retain(|mark| !mark.starts_with("write-back"));
     all
 }
@@ -62,6 +66,7 @@ fn survives_the_adversary() {
             && !mark.contains("crashed")
             && !mark.contains("in the middle of")
             && !mark.contains("no room")
+            && mark != APART
     });
     marks::assert_passed(&totals, &all, COMMON);
 }
