@@ -49,7 +49,7 @@ impl<'a> Goal<'a> {
         Goal { key, side: Side::At, detour }
     }
     /// Where the way goes on from a node of this level.
-    fn from_level(&self, level: u8) -> (&'a [u8], Side) {
+    fn at_level(&self, level: u8) -> (&'a [u8], Side) {
         match self.detour {
             Some((low, dead)) if level > dead => (low, Side::Below),
             _ => (self.key, self.side),
@@ -122,7 +122,7 @@ impl Tree {
             if at == self.root {
                 self.height.set(node.level);
             }
-            let (key, side) = goal.from_level(node.level);
+            let (key, side) = goal.at_level(node.level);
             if node.is_above(key, side) {
                 return Ok(Err(Trouble::Stale(led.0.filter(|_| led.1).or(cached.then_some(at)))));
             }
