@@ -199,6 +199,8 @@ struct Standstill {
     since: Duration,
     /// The pool's counter, which changes when a client is evicted.
     leaks: Leaks,
+    /// When the wait was left, to look at the slot again. That is no time of waiting: nobody may have tried to advance the epoch.
+    left: Duration,
 }
 
 /// A SepHash index, as one worker thread uses it.
@@ -303,11 +305,15 @@ impl SepHash {
         let session = &self.session;
         let (endpoint, lease) = (session.endpoint(), session.pool().lease());
         let leaks = async || Leaks::read(&session.span(OpKind::Maintenance)).await;
-        let (began, known) = (endpoint.now(), session.client().epoch());
-        let mut still = match before.filter(|before| before.of == *stuck) {
+        let before = match before.filter(|before| before.of == *stuck) {
             Some(before) => before,
-            None => Standstill { of: *stuck, epoch: known, since: began, leaks: leaks().await? },
+            None => {
+                let (leaks, now) = (leaks().await?, endpoint.now());
+                Standstill { of: *stuck, epoch: session.client().epoch(), since: now, leaks, left: now }
+            }
         };
+        let began = endpoint.now();
+        let mut still = Standstill { since: before.since + began.saturating_sub(before.left), ..before };
         let mut pause = Duration::from_micros(2);
         loop {
             let (epoch, now) = (session.client().epoch(), endpoint.now());
@@ -315,7 +321,7 @@ impl SepHash {
                 (still.epoch, still.since) = (epoch, now);
             }
             if epoch >= stuck.ended() || now.saturating_sub(began) > lease / 2 {
-                return Ok(still);
+                return Ok(Standstill { left: now, ..still });
             }
             let waited = now.saturating_sub(still.since);
             // A crashed client delays the epoch for a lease, and for as long again if its crash was detected late.
@@ -327,7 +333,7 @@ impl SepHash {
                 }
                 // An operation that is pinned may have waited for clients that crashed one after the other.
                 mark!("sephash: several crashed clients delay the epoch");
-                still.since = now;
+                still.since = endpoint.now();
             }
             session.maintain().await?;
             endpoint.sleep(pause).await;
