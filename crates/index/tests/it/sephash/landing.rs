@@ -30,13 +30,13 @@ async fn crash_inserting(pool: Pool, me: farindex_sim::Client, verb: u64) -> Res
     Ok(())
 }
 
-/// Is pinned, and sends heartbeats, for two and a half leases; and crashes then.
+/// Is pinned, and sends heartbeats, for nearly three leases; and crashes then.
 async fn delay(pool: Pool, me: farindex_sim::Client) -> Result<(), IndexError> {
     // In a later slot than the other one: a tick evicts the first client that delays the epoch.
     me.connect().sleep(LEASE / 64).await;
     let session = join(&pool, &me).await?;
     let _pin = session.pin(session.span(OpKind::Other))?;
-    for _ in 0..20 {
+    for _ in 0..23 {
         session.client().tick(session.endpoint()).await?;
         session.endpoint().sleep(LEASE / 8).await;
     }
