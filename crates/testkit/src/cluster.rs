@@ -323,8 +323,7 @@ fn try_seed(
     }
     // Where lookups need ownership, operations also wait for what others are about to own.
     let is_judged = !setup.has_crashes() && lease <= SHORT_LEASE && !loses;
-    let queues = Queues::of(setup, index_under_test.queues_of_recovery());
-    let waits = Waits::new(lease, queues, is_judged, setup.holding.then_some(HOLDER));
+    let waits = Waits::new(lease, Queues::of(setup), is_judged, setup.holding.then_some(HOLDER));
     let shared = Rc::new(Shared {
         workload,
         recorders: [Recorder::new(), Recorder::new()],
@@ -492,8 +491,7 @@ fn drive(
             shared.stalling.repeatedly(number, &me, SimRng::new(stalls.word(), STALLS));
         }
         if setup.holding && number == HOLDER {
-            let queues = Queues::of(setup, index_under_test.queues_of_recovery());
-            let limit = Waits::hold(shared.lease, queues, setup.has_crashes());
+            let limit = Waits::hold(shared.lease, Queues::of(setup), setup.has_crashes());
             shared.stalling.hold(number, &me, SimRng::new(report.seed, HOLDING), limit);
         }
         me.freeze_odds(freezing.0, freezing.1);

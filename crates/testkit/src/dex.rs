@@ -143,10 +143,6 @@ impl IndexUnderTest for DexUnderTest {
     fn may_lose(&self) -> Option<Duration> {
         self.write_back.then(|| Duration::from_millis(self.config.dirty_ms.into()))
     }
-    /// To take over what crashed clients own, and to say in the end that no leaf is in the middle of a change.
-    fn queues_of_recovery(&self) -> u64 {
-        2
-    }
     /// Becoming the owner of a key takes a new map of partitions.
     fn removes_by_writing(&self) -> bool {
         true

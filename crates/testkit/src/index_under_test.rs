@@ -52,10 +52,6 @@ pub trait IndexUnderTest: Send + Sync {
     fn lookups_lock(&self) -> bool {
         false
     }
-    /// How often a recovery waits in a queue of the operations of its client.
-    fn queues_of_recovery(&self) -> u64 {
-        1
-    }
     /// Draws how many low bits of their hashes the hot keys share: for most hash tables that means one bucket for the
     /// first `bits` doublings.
     fn colliding_bits(&self, rng: &mut SimRng) -> u32;

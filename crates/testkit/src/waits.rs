@@ -21,8 +21,6 @@ const MOST: Duration = Duration::from_secs(4);
 pub(crate) struct Waits {
     /// The longest time that an operation may take, if that is judged.
     limit: Option<Duration>,
-    /// The longest time that a recovery may take.
-    of_recovery: Option<Duration>,
     /// The number of the client that is held up.
     holder: Option<u64>,
 }
@@ -34,13 +32,11 @@ pub(crate) struct Queues {
     coroutines: u64,
     /// Is there a lock table in front of the index?
     coalesces: bool,
-    /// How often a recovery waits in such a queue.
-    of_recovery: u64,
 }
 
 impl Queues {
-    pub(crate) fn of(setup: &Setup, of_recovery: u64) -> Self {
-        Queues { coroutines: setup.coroutines.1, coalesces: setup.coalescing.is_some(), of_recovery }
+    pub(crate) fn of(setup: &Setup) -> Self {
+        Queues { coroutines: setup.coroutines.1, coalesces: setup.coalescing.is_some() }
     }
 
     /// Operations that fail one after the other until an operation fails that waits with them.
@@ -56,11 +52,8 @@ impl Queues {
 impl Waits {
     /// `queues`: where operations wait for others of their client. `holder`: the client that is held up.
     pub(crate) fn new(lease: Duration, queues: Queues, is_judged: bool, holder: Option<u64>) -> Self {
-        let limit = |times: u64| {
-            let leases = u32::try_from(LEAST + 2 * times * queues.most_in_front()).unwrap_or(u32::MAX / 4);
-            is_judged.then(|| lease * leases)
-        };
-        Waits { limit: limit(1), of_recovery: limit(queues.of_recovery), holder }
+        let leases = u32::try_from(LEAST + 2 * queues.most_in_front()).unwrap_or(u32::MAX / 4);
+        Waits { limit: is_judged.then(|| lease * leases), holder }
     }
     /// Is a client held up?
     pub(crate) fn has_holder(&self) -> bool {
@@ -76,16 +69,9 @@ impl Waits {
 impl Worker {
     /// Judges an operation that has ended, and began at this time.
     pub(crate) fn waited(&self, began: Duration, doing: impl FnOnce() -> String) {
-        self.took(began, self.shared.waits.limit, doing);
-    }
-    /// Judges a recovery.
-    pub(crate) fn recovered(&self, began: Duration) {
-        self.took(began, self.shared.waits.of_recovery, || "a recovery".to_owned());
-    }
-    fn took(&self, began: Duration, limit: Option<Duration>, doing: impl FnOnce() -> String) {
-        let Some(limit) = limit else { return };
+        let Waits { limit: Some(limit), holder } = &self.shared.waits else { return };
         let took = self.endpoint.now().saturating_sub(began);
-        if took > limit && self.shared.waits.holder != Some(self.name / 10) {
+        if took > *limit && *holder != Some(self.name / 10) {
             self.shared.fail(format!("{} has taken {took:?}, which is longer than it may wait for others", doing()));
         }
     }
@@ -97,7 +83,7 @@ mod tests {
 
     #[test]
     fn two_queues_are_longer_than_one() {
-        let most = |coroutines, coalesces| Queues { coroutines, coalesces, of_recovery: 1 }.most_in_front();
+        let most = |coroutines, coalesces| Queues { coroutines, coalesces }.most_in_front();
         assert_eq!([1, 3, 7].map(|coroutines| most(coroutines, false)), [1, 3, 7]);
         assert_eq!([1, 3, 7].map(|coroutines| most(coroutines, true)), [1, 4, 16]);
     }

@@ -77,7 +77,7 @@ impl Worker {
     pub(crate) async fn recover(&mut self) -> bool {
         let began = self.endpoint.now();
         let recovered = self.index.recover().await;
-        self.recovered(began);
+        self.waited(began, || "a recovery".to_owned());
         self.shared.recoveries.set(self.shared.recoveries.get() + 1);
         match recovered {
             Ok(_) => true,
