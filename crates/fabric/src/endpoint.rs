@@ -191,6 +191,10 @@ impl Endpoint {
     pub fn strays(&self) -> u64 {
         self.inner.flights.borrow().strays()
     }
+    /// Number of batches posted so far, without those that were carried out at once.
+    pub fn posted(&self) -> u64 {
+        self.inner.flights.borrow().opened()
+    }
     /// Number of batches in flight that were posted by [`Batch::post_holding`].
     pub fn trailing(&self) -> usize {
         self.inner.flights.borrow().holding()

@@ -33,6 +33,8 @@ pub(crate) struct Inflight {
     /// So many at the end of `by_age` have no time yet: they get that of the next look at the clock.
     undated: usize,
     strays: u64,
+    /// Batches so far.
+    opened: u64,
     /// Values that ended batches held: dropping them may run foreign code, so the endpoint does it.
     released: Vec<Box<dyn Any>>,
     /// Batches in flight that hold something.
@@ -43,6 +45,7 @@ pub(crate) struct Inflight {
 
 impl Inflight {
     pub(crate) fn open(&mut self) -> u64 {
+        self.opened += 1;
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push((0, Flight::Free));
             self.places.len() as u32 - 1
@@ -99,6 +102,10 @@ impl Inflight {
         self.by_age.iter().map(|(at, ..)| *at)
     }
     /// Number of completions that came for no batch in flight: late, or a second time.
+    /// Number of batches so far, ended ones included.
+    pub(crate) fn opened(&self) -> u64 {
+        self.opened
+    }
     pub(crate) fn strays(&self) -> u64 {
         self.strays
     }

@@ -5,6 +5,7 @@
 //! not visited was absent at some moment. So the history gets these gets, and the checker judges the walk. That each key is
 //! visited once, and that no other is, is judged here; an ordered index visits in ascending order.
 
+use crate::waits::without_own_verbs;
 use crate::worker::Worker;
 use farindex_check::{Call, Outcome};
 use farindex_fabric::OpKind;
@@ -75,9 +76,8 @@ impl Worker {
 
     /// Recovers what crashed clients have left; `false` if the client has lost its lease. It waits for those that work.
     pub(crate) async fn recover(&mut self) -> bool {
-        let began = self.endpoint.now();
-        let recovered = self.index.recover().await;
-        self.waited(began, || "a recovery".to_owned());
+        let (recovered, waited) = without_own_verbs(&self.endpoint, self.index.recover()).await;
+        self.waited_for(waited, || "a recovery".to_owned());
         self.shared.recoveries.set(self.shared.recoveries.get() + 1);
         match recovered {
             Ok(_) => true,

@@ -153,3 +153,9 @@ fn the_separator_of_another_node_stays() {
 fn operations_pass_a_dead_inner_node() {
     passes("chime", 257, features(22));
 }
+
+/// Verbs take up to a lease, and a recovery READs 270 nodes (docs/bugs/180).
+#[test]
+fn the_time_of_its_own_verbs_is_no_waiting_of_a_recovery() {
+    passes("dex", 2350, features(22));
+}

@@ -439,12 +439,16 @@ impl Dex {
     /// Says of everything that this compute node owns that no leaf is in the middle of a change.
     pub(super) async fn mark_clean(&self) -> Result<(), IndexError> {
         let Some(me) = self.own.record() else { return Ok(()) };
+        let is_clean = |map: &Map| map.partitions().all(|(part, _)| part.owner() != me || !part.unclean);
+        // This compute node has learned each map that gave it something.
+        if is_clean(&self.own.map().1) {
+            return Ok(());
+        }
         let turn = self.turn_to_acquire().await;
         let pin = self.session.pin(self.tree().maintenance())?;
         loop {
             let (word, map) = self.latest_map(pin.span()).await?;
-            let is_unclean = map.partitions().any(|(part, _)| part.owner() == me && part.unclean);
-            if !is_unclean || self.install(&pin, (word, &map), map.clean(word, me)).await? {
+            if is_clean(&map) || self.install(&pin, (word, &map), map.clean(word, me)).await? {
                 drop((pin, turn));
                 return Ok(());
             }
