@@ -27,31 +27,58 @@ pub(super) struct Separator {
     pub(super) key: Vec<u8>,
 }
 
+/// A dead node whose separator stays: the way to what lies behind it is that of its left neighbour, down to its level.
+#[derive(Clone, Debug)]
+struct Detour {
+    low: Vec<u8>,
+    level: u8,
+}
+
+/// The dead nodes that stand in an operation's way: one of a level at most, the one that was met last.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Detours(Vec<Detour>);
+
+impl Detours {
+    /// Goes around the dead node of this level with this low key.
+    pub(super) fn add(&mut self, low: &[u8], level: u8) {
+        self.remove(level);
+        self.0.push(Detour { low: low.to_vec(), level });
+    }
+    /// There is no such node any more.
+    pub(super) fn remove(&mut self, level: u8) {
+        self.0.retain(|detour| detour.level != level);
+    }
+    /// Those around nodes above this level.
+    pub(super) fn above(&self, level: u8) -> Detours {
+        Detours(self.0.iter().filter(|detour| detour.level > level).cloned().collect())
+    }
+}
+
 /// What a descent looks for.
 #[derive(Clone, Copy)]
 pub(super) struct Goal<'a> {
     key: &'a [u8],
     side: Side,
-    /// The low key of a dead node of this level that stands in the way. Above that level the way is that of its left
-    /// neighbour; from there on, the key's.
-    detour: Option<(&'a [u8], u8)>,
+    detours: &'a [Detour],
 }
 
 impl<'a> From<(&'a [u8], Side)> for Goal<'a> {
     fn from((key, side): (&'a [u8], Side)) -> Self {
-        Goal { key, side, detour: None }
+        Goal { key, side, detours: &[] }
     }
 }
 
 impl<'a> Goal<'a> {
-    /// The node of this key, past a dead node.
-    pub(super) fn past(key: &'a [u8], detour: Option<(&'a [u8], u8)>) -> Self {
-        Goal { key, side: Side::At, detour }
+    /// The node of this key, around dead nodes.
+    pub(super) fn around((key, side): (&'a [u8], Side), detours: &'a Detours) -> Self {
+        Goal { key, side, detours: &detours.0 }
     }
-    /// Where the way goes on from a node of this level.
+    /// Where the way goes on from a node of this level: to the left of all dead nodes below. So a descent never has to go back to
+    /// the left, and what was passed on the left is reached by right siblings.
     fn at_level(&self, level: u8) -> (&'a [u8], Side) {
-        match self.detour {
-            Some((low, dead)) if level > dead => (low, Side::Below),
+        let below = self.detours.iter().filter(|detour| detour.level < level);
+        match below.map(|detour| detour.low.as_slice()).min() {
+            Some(low) if low <= self.key => (low, Side::Below),
             _ => (self.key, self.side),
         }
     }
@@ -104,7 +131,7 @@ impl Tree {
         mut ends: impl FnMut(&Inner, usize) -> bool,
     ) -> Step<Found> {
         let goal = goal.into();
-        let fresh = fresh || goal.detour.is_some();
+        let fresh = fresh || !goal.detours.is_empty();
         let way = if fresh { None } else { self.cache.way((goal.key, goal.side), level) };
         if let Some(Way { parent, position, root_level }) = way {
             self.height.set(root_level);
@@ -219,5 +246,33 @@ impl Tree {
             }
             (left, at) = (Some(at), next);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_way_goes_to_the_left_of_all_dead_nodes_below() {
+        let mut detours = Detours::default();
+        let key: &[u8] = b"k5";
+        let way = |detours: &Detours, level| Goal::around((key, Side::At), detours).at_level(level);
+        assert_eq!(way(&detours, 3), (key, Side::At));
+        detours.add(b"k4", 0);
+        detours.add(b"k3", 1);
+        let levels = [2, 1, 0].map(|level| way(&detours, level));
+        assert_eq!(levels, [(&b"k3"[..], Side::Below), (b"k4", Side::Below), (key, Side::At)]);
+        // It goes to the right only: also where the lower node is the one on the left.
+        detours.add(b"k2", 0);
+        let levels = [2, 1, 0].map(|level| way(&detours, level));
+        assert_eq!(levels, [(&b"k2"[..], Side::Below), (b"k2", Side::Below), (key, Side::At)]);
+        // To the left neighbour of the node of level 0.
+        let way = |level| Goal::around((b"k2", Side::Below), &detours.above(0)).at_level(level);
+        assert_eq!([way(2), way(0)], [(&b"k2"[..], Side::Below); 2]);
+        let parent = |level| Goal::around((b"k3", Side::At), &detours.above(0)).at_level(level);
+        assert_eq!([parent(2), parent(1)], [(&b"k3"[..], Side::Below), (b"k3", Side::At)]);
+        detours.remove(1);
+        assert_eq!(Goal::around((b"k3", Side::At), &detours.above(0)).at_level(2), (&b"k3"[..], Side::At));
     }
 }

@@ -11,6 +11,7 @@
 //!
 //! Invariant: a merge begins only if the parent names both nodes, so the separator of the right one is there (B4).
 
+use super::descend::Detours;
 use super::edit::Edit;
 use super::faults::{Fault, planted};
 use super::inner::Side;
@@ -58,7 +59,7 @@ impl Tree {
                 }
                 let low = self.fence_key(span, self.low_of(span, right).await?).await?.unwrap_or_default();
                 drop(pin);
-                Ok(matches!(self.remove_dead(leaves, right, level, &low).await?, Ok(true)))
+                Ok(matches!(self.remove_dead(leaves, (right, level, &low), &Detours::default()).await?, Ok(true)))
             }
             Merged::Yes(low) => {
                 mark!("tree: nodes were merged");
@@ -70,7 +71,8 @@ impl Tree {
                 let low = self.fence_key(span, low).await?.unwrap_or_default();
                 // What stands in the way is left to the next client. This pin is held meanwhile: if another client retires the
                 // dead node, its memory does not become another node before that is seen.
-                let _ = self.remove_separator(leaves, right, level, &low, Absorbed::Known).await?;
+                let _ =
+                    self.remove_separator(leaves, (right, level, &low), Absorbed::Known, Detours::default()).await?;
                 drop(pin);
                 Ok(true)
             }

@@ -14,7 +14,7 @@
 //! after the child is dead and absorbed, and the client that removes it retires the child (B4). The first separator of a
 //! node stays. A separator that is missing costs a step to the right.
 
-use super::descend::{Found, Separator};
+use super::descend::{Detours, Found, Goal, Separator};
 use super::edit::{Edit, Steps};
 use super::faults::{Fault, planted};
 use super::fence::{Fence, INLINE, shortest_separator};
@@ -49,6 +49,9 @@ pub(super) enum Absorbed {
     Known,
     Unknown,
 }
+
+/// A node: its address, its level and its low key.
+pub(super) type Place<'a> = (RemotePtr, u8, &'a [u8]);
 
 impl Tree {
     /// Chooses the memory node of a new node or block.
@@ -396,18 +399,20 @@ impl Tree {
     }
 
     /// Removes the separator of a dead node, and retires the node. False if that cannot be done now: the separator is its
-    /// parent's first one, or gone. `Held` is the left neighbour that has not absorbed the node yet.
-    pub(super) async fn remove_dead(&self, leaves: &impl Leaves, at: RemotePtr, level: u8, low: &[u8]) -> Step<bool> {
+    /// parent's first one, or gone. `Held` is the left neighbour that has not absorbed the node yet. The way there goes around
+    /// dead nodes of higher levels.
+    pub(super) async fn remove_dead(&self, leaves: &impl Leaves, node: Place<'_>, detours: &Detours) -> Step<bool> {
         let pin = self.session.pin(self.maintenance())?;
         let span = pin.span();
-        if read_word(span, at).await? != DEAD {
+        if read_word(span, node.0).await? != DEAD {
             return Ok(Ok(true));
         }
-        if let Err(trouble) = self.check_absorbed(leaves, span, at, level, low).await? {
+        let detours = detours.above(node.1);
+        if let Err(trouble) = self.check_absorbed(leaves, span, node, &detours).await? {
             return Ok(Err(trouble));
         }
         drop(pin);
-        self.remove_separator(leaves, at, level, low, Absorbed::Unknown).await
+        self.remove_separator(leaves, node, Absorbed::Unknown, detours).await
     }
 
     /// Has the left neighbour of a dead node absorbed it?
@@ -415,11 +420,11 @@ impl Tree {
         &self,
         leaves: &impl Leaves,
         span: &Span,
-        at: RemotePtr,
-        level: u8,
-        low: &[u8],
+        (at, level, low): Place<'_>,
+        detours: &Detours,
     ) -> Step<()> {
-        let found = match self.descend(span, (low, Side::Below), level, true, &mut Vec::new()).await? {
+        let goal = Goal::around((low, Side::Below), detours);
+        let found = match self.descend(span, goal, level, true, &mut Vec::new()).await? {
             Ok(found) => found,
             Err(trouble) => return Ok(Err(trouble)),
         };
@@ -437,18 +442,18 @@ impl Tree {
     }
 
     /// Removes the separator of a node that was dead, and retires the node. If it is not known that this is still the same
-    /// node, that is asked under the parent's lock: as long as its separator is there, nobody retires it.
+    /// node, that is asked under the parent's lock: as long as its separator is there, nobody retires it. `detours` are around dead
+    /// nodes of higher levels.
     pub(super) async fn remove_separator(
         &self,
         leaves: &impl Leaves,
-        at: RemotePtr,
-        level: u8,
-        low: &[u8],
+        (at, level, low): Place<'_>,
         absorbed: Absorbed,
+        detours: Detours,
     ) -> Step<bool> {
         let pin = self.session.pin(self.maintenance())?;
         let span = pin.span();
-        let retry = Retry::fresh();
+        let retry = Retry::around(detours.clone());
         let locked = match self.lock_at(&pin, low, level + 1, &retry, &mut Vec::new()).await? {
             Ok(locked) => locked,
             Err(trouble) => return Ok(Err(trouble)),
@@ -463,7 +468,7 @@ impl Tree {
         if absorbed == Absorbed::Unknown {
             let still = async {
                 match read_word(span, at).await? {
-                    DEAD => Ok(Some(self.check_absorbed(leaves, span, at, level, low).await?)),
+                    DEAD => Ok(Some(self.check_absorbed(leaves, span, (at, level, low), &detours).await?)),
                     _ => Ok(None),
                 }
             };

@@ -11,12 +11,12 @@
 //! * **B4** A node is retired after no node points to it: neither its left sibling nor its parent.
 
 use super::cache::Copies;
-use super::descend::Goal;
+use super::descend::{Detours, Goal};
 use super::edit::{Edit, One, Steps};
 use super::entries::Slot;
 use super::faults::{Fault, planted};
 use super::fence::{Fence, Key};
-use super::inner::{Inner, long_keys};
+use super::inner::{Inner, Side, long_keys};
 use super::node::{DEAD, Head, Header, LOW_END, Layout, Node, magic};
 use super::path_cache::{Seen, Wait};
 use crate::IndexError;
@@ -168,8 +168,8 @@ pub(super) struct Retry {
     backoff: Backoff,
     /// Descend through far memory, not through copies.
     pub(super) fresh: bool,
-    /// Low key and level of a dead node that stands in the way: the descent goes by its left neighbour.
-    detour: Option<(Vec<u8>, u8)>,
+    /// Dead nodes that stand in the way.
+    detours: Detours,
     stale: u32,
     unsound: u32,
     looks: u32,
@@ -178,11 +178,15 @@ pub(super) struct Retry {
 impl Retry {
     /// For a descent through far memory.
     pub(super) fn fresh() -> Self {
-        Retry { fresh: true, ..Retry::default() }
+        Retry::around(Detours::default())
+    }
+    /// The same, around these dead nodes.
+    pub(super) fn around(detours: Detours) -> Self {
+        Retry { fresh: true, detours, ..Retry::default() }
     }
     /// Where a descent for `key` is to end.
     pub(super) fn goal<'a>(&'a self, key: &'a [u8]) -> Goal<'a> {
-        Goal::past(key, self.detour.as_ref().map(|(low, level)| (low.as_slice(), *level)))
+        Goal::around((key, Side::At), &self.detours)
     }
 }
 
@@ -579,9 +583,9 @@ impl Tree {
             }
             Trouble::Dead { at, level, low } => {
                 retry.fresh = true;
-                retry.detour = Some((low.clone(), level));
-                match cold(self.remove_dead(leaves, at, level, &low)).await? {
-                    Ok(true) => retry.detour = None,
+                retry.detours.add(&low, level);
+                match cold(self.remove_dead(leaves, (at, level, &low), &retry.detours)).await? {
+                    Ok(true) => retry.detours.remove(level),
                     // Its left neighbour is being merged with it.
                     Err(Trouble::Held(left)) => cold(self.wait_for(leaves, retry, left, false)).await?,
                     Ok(false) | Err(_) => drop(retry.backoff.wait(&self.session).await),

@@ -1,7 +1,7 @@
 //! Visiting every node: dumps, audits, recovery, drops. Each node is READ under a pin of its own, by a descent through far
 //! memory to its low key.
 
-use super::descend::Separator;
+use super::descend::{Detours, Separator};
 use super::fence::Fence;
 use super::node::{DEAD, Header, Node};
 use super::skeleton::{Leaves, Retry, Step, Tree, Trouble, Unread};
@@ -199,7 +199,8 @@ impl Tree {
             recovered += recover_lock(&self.session, self.lock_of(at), pin, attempt).await?;
         }
         for (at, level, low) in dead {
-            recovered += u64::from(matches!(self.remove_dead(leaves, at, level, &low).await?, Ok(true)));
+            recovered +=
+                u64::from(matches!(self.remove_dead(leaves, (at, level, &low), &Detours::default()).await?, Ok(true)));
         }
         Ok(recovered + self.add_separators(leaves, missing).await?)
     }

@@ -159,3 +159,9 @@ fn operations_pass_a_dead_inner_node() {
 fn the_time_of_its_own_verbs_is_no_waiting_of_a_recovery() {
     passes("dex", 2350, features(22));
 }
+
+/// A dead leaf lies below a dead inner node, and both are first children (docs/bugs/181).
+#[test]
+fn operations_pass_two_dead_nodes_on_one_way() {
+    passes("dex", 5212, features(22));
+}
