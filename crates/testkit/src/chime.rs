@@ -156,7 +156,7 @@ mod faults {
                 aimed((8, 3)),
                 Planted::Leaf(leaf::Fault::FourBitVersions),
             )
-            .seen_at(206),
+            .seen_at(1581),
             case(
                 "CHIME: an insert looks for its key up to the first vacancy",
                 "leaf::Fault::FirstVacancy",
@@ -199,7 +199,7 @@ mod faults {
                 drawn(),
                 Planted::Tree(tree::Fault::RetireEarly),
             )
-            .seen_at(30),
+            .seen_at(405),
             case(
                 "CHIME: a separator of a dead leaf is added",
                 "Fault::AddDead",

@@ -259,7 +259,7 @@ mod faults {
                 crowded(),
                 Fault::CopyDuringWrite,
             )
-            .seen_at(151),
+            .seen_at(622),
             case(
                 "DEX: a copy that was taken out stays swizzled in its parent",
                 "Fault::LeftSwizzled",
@@ -301,14 +301,14 @@ mod faults {
                 contended(),
                 Fault::AcrossBound,
             )
-            .seen_at(45),
+            .seen_at(51),
             case(
                 "DEX: a leaf is written in place while a crashed owner's lock is on it",
                 "Fault::OverHeldLock",
                 Setup::crashing(),
                 Fault::OverHeldLock,
             )
-            .seen_at(133),
+            .seen_at(34),
             case(
                 "DEX: a separator is added to a shared parent as it was read before its lock was taken",
                 "Fault::OldParent",

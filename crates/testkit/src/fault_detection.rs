@@ -323,7 +323,8 @@ pub fn cases() -> Vec<FaultCase> {
         FaultCase::new("SHARD: removal as published", "Variant::Published", |seed, detected_by| {
             let variant = if detected_by { Variant::Published } else { Variant::Repaired };
             verdict(seed, &insert_remove_churn(), &ShardUnderTest::still(variant))
-        }),
+        })
+        .seen_at(136),
         in_shard("SHARD: a move writes back the bucket as it was read", "Fault::WholeBucket", &[Fault::WholeBucket]),
         in_shard(
             "SHARD: a version is one bit, and two resizes look like none",

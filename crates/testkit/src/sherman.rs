@@ -121,7 +121,7 @@ mod faults {
                 super::torn(),
                 Fault::TornRead,
             )
-            .seen_at(56),
+            .seen_at(71),
             case("Sherman: a lookup does not move right", "Fault::NoMoveRight", Setup::default(), Fault::NoMoveRight),
             case(
                 "Sherman: a scan skips a leaf that was split",
@@ -141,7 +141,7 @@ mod faults {
                 merging(),
                 Fault::RetireEarly,
             )
-            .seen_at(45),
+            .seen_at(78),
             case("Sherman: a separator of a dead node is added", "Fault::AddDead", merging(), Fault::AddDead)
                 .seen_at(31),
             case(
@@ -184,7 +184,8 @@ mod faults {
             FaultCase::new("Sherman: versions: histories", "Variant::Published", |seed, detected_by| {
                 let index = if detected_by { ShermanUnderTest::published() } else { ShermanUnderTest::default() };
                 violation(seed, &super::torn(), &index)
-            }),
+            })
+            .seen_at(43),
         ]
     }
 }

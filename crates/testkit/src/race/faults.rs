@@ -49,7 +49,8 @@ pub fn cases() -> Vec<FaultCase> {
             move |seed, detected_by| {
                 line(seed, &insert_remove_churn(), &still(detected_by), |line| line.contains("not linearizable"))
             },
-        ),
+        )
+        .seen_at(21),
         FaultCase::new("RACE: the same: a key has two entries for good", "Variant::Published", |seed, detected_by| {
             Scenario::SameKey.play(seed, variant(detected_by))
         })
