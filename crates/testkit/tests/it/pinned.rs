@@ -165,3 +165,9 @@ fn the_time_of_its_own_verbs_is_no_waiting_of_a_recovery() {
 fn operations_pass_two_dead_nodes_on_one_way() {
     passes("dex", 5212, features(22));
 }
+
+/// The way to a leaf goes by its left neighbour for good, and three writers want that leaf (docs/bugs/182).
+#[test]
+fn writers_wait_in_few_queues() {
+    passes("chime", 1343, features(22));
+}
