@@ -24,8 +24,8 @@ use std::time::Duration;
 
 /// Least time for which an operation waits in a queue.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
-/// Times that an operation waits in queues (H6). Where a hundred writers want one leaf and split it, some wait more than eight times,
-/// and taking locks on their own would cost them more.
+/// Times that an operation waits in queues (H6). Where a hundred writers want one leaf and split it, some wait more than
+/// eight times, and taking locks on their own would cost them more.
 const MOST_WAITS: u32 = 64;
 
 /// A leaf under its lock, as far as it was read, which can be handed over.
