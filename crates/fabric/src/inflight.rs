@@ -101,11 +101,11 @@ impl Inflight {
     pub(crate) fn posting_times(&self) -> impl Iterator<Item = Duration> + '_ {
         self.by_age.iter().map(|(at, ..)| *at)
     }
-    /// Number of completions that came for no batch in flight: late, or a second time.
     /// Number of batches so far, ended ones included.
     pub(crate) fn opened(&self) -> u64 {
         self.opened
     }
+    /// Number of completions that came for no batch in flight: late, or a second time.
     pub(crate) fn strays(&self) -> u64 {
         self.strays
     }
