@@ -2,6 +2,7 @@
 
 use crate::budget::{Budget, Costs};
 use crate::cancelling::Given;
+use crate::dropping::Dropping;
 use crate::ending::recover_and_audit;
 use crate::index_under_test::{IndexUnderTest, NAMES};
 use crate::stalling::Stalling;
@@ -108,6 +109,9 @@ async fn preload(
     Ok(worker.rng.clone())
 }
 
+/// The indexes that a session has opened, those that are there.
+type Handles = (Vec<Option<Rc<AnyIndex>>>, Endpoint, Rc<Session>);
+
 /// A client: registers, starts its coroutines, keeps its lease, leaves when they are done.
 struct Node {
     shared: Rc<Shared>,
@@ -144,7 +148,7 @@ impl Node {
         let one_session = self.rng.chance(ODDS * 2 / 3);
         let pause = self.rng.within(8, 20) as u32;
         let one_session = one_session || self.setup.one_session;
-        let mut handles: Option<(Vec<Rc<AnyIndex>>, Endpoint, Rc<Session>)> = None;
+        let mut handles: Option<Handles> = None;
         let mut whose = SimRng::new(self.rng.clone().word(), PAIR);
         for coroutine in 0..coroutines {
             if handles.is_none() || !one_session {
@@ -152,13 +156,13 @@ impl Node {
                 let session = session_of(&client, &endpoint).await;
                 let mut indexes = Vec::new();
                 for which in self.shared.indexes() {
-                    indexes.push(Rc::new(self.shared.open(&session, which).await?));
+                    indexes.push(self.shared.open_if_there(&session, which).await?);
                 }
                 handles = Some((indexes, endpoint, session));
             }
             let which = if self.shared.pair && whose.chance(ODDS / 2) { Which::Other } else { Which::One };
             let Some((indexes, endpoint, session)) = handles.clone() else { continue };
-            let Some(index) = indexes.get(which as usize).cloned() else { continue };
+            let Some(index) = indexes.get(which as usize).cloned().flatten() else { continue };
             let name = self.number * 10 + coroutine;
             let worker = Worker {
                 shared: Rc::clone(&self.shared),
@@ -260,7 +264,7 @@ fn try_seed(
     };
     // Where acknowledged changes are written back later, they are lost if a lock in their way stays held.
     let loses = index_under_test.may_lose().is_some();
-    let setup = &if loses { Setup { holding: false, cancelling: 0, ..setup } } else { setup };
+    let setup = &if loses { Setup { holding: false, cancelling: 0, dropping: false, ..setup } } else { setup };
     let mut rng = SimRng::new(seed, SETTINGS);
     let usual = index_under_test.config();
     let index_under_test: Rc<dyn IndexUnderTest> = index_under_test.draw(&mut rng).into();
@@ -360,6 +364,9 @@ fn try_seed(
         vanishing: setup.vanishes(),
         recovering: setup.recovering,
         cancelling: setup.cancelling,
+        dropping: setup.dropping,
+        dropping_among_others: setup.dropping && index_under_test.is_dropped_among_others(),
+        drops: Default::default(),
         gave_up: RefCell::default(),
         cancelled: Cell::new(0),
         recoveries: Cell::new(0),
@@ -388,6 +395,8 @@ fn try_seed(
     report.marks.insert("operations: walks that a crashed client's lock has blocked".to_owned(), shared.blocked.get());
     report.marks.insert("operations: given up".to_owned(), shared.cancelled.get());
     report.marks.insert("operations: recoveries".to_owned(), shared.recoveries.get());
+    let dropped = shared.indexes().filter(|which| shared.drop_of(*which) == Dropping::Done).count();
+    report.marks.insert("indexes: dropped".to_owned(), dropped as u64);
     report.marks.insert("clients: stalled".to_owned(), shared.stalling.begun());
     report.marks.insert("pool: fillings that left no free chunk".to_owned(), shared.refilled.get());
     if let Some(costs) = &shared.costs {

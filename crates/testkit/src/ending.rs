@@ -5,6 +5,7 @@
 
 use crate::cancelling::Given;
 use crate::cluster::{WORKERS, session_of};
+use crate::dropping;
 use crate::refilling;
 use crate::worker::{LAST, Shared, Which, Worker};
 use farindex_fabric::{Endpoint, OpKind};
@@ -62,10 +63,13 @@ pub(crate) async fn recover_and_audit(
     let client = register(&pool, &harness, &endpoint).await?;
     let session = session_of(&client, &endpoint).await;
     let mut indexes = Vec::new();
-    for which in shared.indexes() {
-        indexes.push((which, Rc::new(shared.open(&session, which).await?)));
+    if shared.has_unfinished_drop() {
+        AnyIndex::finish_drops(&session).await?;
     }
-    if shared.leaves_unfinished() {
+    for which in shared.indexes() {
+        indexes.extend(shared.open_if_there(&session, which).await?.map(|index| (which, index)));
+    }
+    if shared.leaves_unfinished() || shared.has_unfinished_drop() {
         client.wait_and_evict_expired(&endpoint).await?;
         for (which, index) in &indexes {
             index.recover().await?;
@@ -91,8 +95,12 @@ pub(crate) async fn recover_and_audit(
     }
     let mut audit = Audit::begin(&session, &session.span(OpKind::Other)).await?;
     let report = walk(&indexes, &pool, &session, &mut audit).await?;
-    drop(indexes);
+    // Where nothing is dropped, nobody has an index open any more.
+    let indexes = shared.dropping.then_some(indexes);
     let pool_report = audit.settle(&session, &session.span(OpKind::Maintenance)).await?;
+    if let Some(indexes) = indexes {
+        dropping::drop_all(&shared, &session, indexes).await?;
+    }
     Ok((report, pool_report))
 }
 

@@ -52,6 +52,10 @@ pub trait IndexUnderTest: Send + Sync {
     fn lookups_lock(&self) -> bool {
         false
     }
+    /// May an index be dropped while others work on it?
+    fn is_dropped_among_others(&self) -> bool {
+        true
+    }
     /// Draws how many low bits of their hashes the hot keys share: for most hash tables that means one bucket for the
     /// first `bits` doublings.
     fn colliding_bits(&self, rng: &mut SimRng) -> u32;

@@ -40,6 +40,7 @@ pub mod cuckoo;
 #[cfg(feature = "marks")]
 mod damage;
 pub mod dex;
+mod dropping;
 mod ending;
 #[cfg(feature = "marks")]
 pub mod fault_detection;

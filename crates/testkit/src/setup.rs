@@ -87,6 +87,8 @@ pub struct Setup {
     pub pair: bool,
     /// In the end the pool is filled, emptied in part, and filled again: see `refilling`.
     pub refilling: bool,
+    /// Indexes are dropped: see `dropping`.
+    pub dropping: bool,
     /// Each seed draws [features](crate::swarm::Feature) in addition.
     pub swarm: bool,
     /// Seeds draw from so many features, the first ones of all.
@@ -177,6 +179,7 @@ impl Default for Setup {
             vanishing: false,
             pair: false,
             refilling: false,
+            dropping: false,
             swarm: false,
             features: Feature::ALL.len(),
             max_steps: 3_000_000,

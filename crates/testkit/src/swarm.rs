@@ -55,11 +55,13 @@ pub enum Feature {
     Refilling,
     /// Operations are given up before they have completed.
     Cancelling,
+    /// Indexes are dropped, most of them while others work on them.
+    Dropping,
 }
 
 impl Feature {
     /// Every feature, in the order in which they are drawn.
-    pub const ALL: [Feature; 22] = [
+    pub const ALL: [Feature; 23] = [
         Feature::Stalls,
         Feature::Twins,
         Feature::Many,
@@ -82,6 +84,7 @@ impl Feature {
         Feature::Pair,
         Feature::Refilling,
         Feature::Cancelling,
+        Feature::Dropping,
     ];
 
     /// Switches it on.
@@ -119,6 +122,7 @@ impl Feature {
             Feature::Slots => setup.vanishing = true,
             Feature::Pair => setup.pair = true,
             Feature::Refilling => setup.refilling = true,
+            Feature::Dropping => setup.dropping = true,
             Feature::Cancelling => {
                 setup.cancelling = ODDS / 12;
                 setup.lease = setup.lease.min(Duration::from_millis(120));

@@ -2,6 +2,7 @@
 
 use crate::budget::Costs;
 use crate::cancelling::Given;
+use crate::dropping::Dropping;
 use crate::index_under_test::IndexUnderTest;
 use crate::stalling::Stalling;
 use crate::waits::Waits;
@@ -97,6 +98,12 @@ pub(crate) struct Shared {
     pub(crate) recovering: u32,
     /// Odds that an operation is given up before it has completed.
     pub(crate) cancelling: u32,
+    /// Are indexes dropped, in the end at the latest?
+    pub(crate) dropping: bool,
+    /// Does the first coroutine that is done drop its index?
+    pub(crate) dropping_among_others: bool,
+    /// How far the drop of each index has come.
+    pub(crate) drops: [Cell<Dropping>; 2],
     /// Clients that have given a write up, and when.
     pub(crate) gave_up: RefCell<BTreeMap<u64, Duration>>,
     /// Operations that were to be given up.
@@ -193,6 +200,7 @@ impl Worker {
         let ticket = self.log.invoke(call_of(op, key, values), self.shared.stamp(&self.endpoint));
         let before = self.shared.costs.as_ref().map(|_| self.endpoint.meter());
         let began = self.endpoint.now();
+        let is_gone = self.shared.drop_of(self.which) == Dropping::Done;
         let polls = self.patience(op);
         if polls < u64::MAX && op == Op::Get && self.sets_aside() && self.rng.chance(ODDS / 2) {
             return self.get_aside(key, ticket, polls).await;
@@ -209,6 +217,9 @@ impl Worker {
         };
         let Some(result) = Self::with_patience(polls, operation).await else { return true };
         self.waited(began, || format!("{op:?} of {}", key.escape_ascii()));
+        if is_gone && result.is_ok() {
+            self.shared.fail(format!("{op:?} of {} succeeds, and the index was dropped", key.escape_ascii()));
+        }
         // What the pool does meanwhile is not part of its cost, and the keys of the beginning warm the caches.
         if let (Some(costs), Some(before), true) = (&self.shared.costs, before, self.session.is_some()) {
             let kinds = OpKind::ALL.into_iter().filter(|kind| *kind != OpKind::Maintenance);
@@ -302,6 +313,7 @@ impl Worker {
                 self.shared.evicted.set(self.shared.evicted.get() + 1);
                 return false;
             }
+            error if self.shared.says_dropped(self.which, &error) => return false,
             // The lookups of a scan, or of many keys.
             IndexError::Pool(PoolError::Full { .. }) | IndexError::NotOwner { .. } if self.shared.lookups_own => {
                 self.shared.refused.set(self.shared.refused.get() + 1);
@@ -484,6 +496,7 @@ impl Worker {
         self.given = Given::default();
         // What it has posted without waiting for it.
         self.endpoint.settle().await;
+        self.drop_index().await;
         (self.index, self.endpoint)
     }
 }
