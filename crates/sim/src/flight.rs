@@ -116,7 +116,7 @@ impl Plan {
             let inverse = u64::MAX / pieces as u64 + 1;
             let is_owned = |word: usize| {
                 let mixed = (word as u64 ^ self.salt).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-                (u128::from(inverse.wrapping_mul(mixed >> 32)) * pieces as u128 >> 64) as usize == piece
+                ((u128::from(inverse.wrapping_mul(mixed >> 32)) * pieces as u128) >> 64) as usize == piece
             };
             for first in (0..words).step_by(64) {
                 let count = (words - first).min(64);
