@@ -112,7 +112,11 @@ pub(crate) fn read_cells(batch: &mut Batch<'_>, pool: &Pool, node: NodeId) -> Ve
 
 /// The words of all cells, from the READs of [`read_cells`].
 pub(crate) fn cell_words(done: &mut Done, tickets: Vec<Ticket>) -> Vec<u64> {
-    tickets.into_iter().flat_map(|ticket| done.buf(ticket).words().to_vec()).collect()
+    let mut words = Vec::new();
+    for ticket in tickets {
+        words.extend_from_slice(done.buf(ticket).words());
+    }
+    words
 }
 
 /// The declared intents among these cells, in ascending order of slots and cells.

@@ -12,6 +12,7 @@ use crate::flight::Loss;
 use crate::queue::EventKind;
 use crate::report::LogEvent;
 use crate::swarm::Swarm;
+use crate::watch::note_store;
 use crate::world::{Mode, World};
 use farindex_fabric::{Chain, Verb, VerbKind};
 
@@ -212,6 +213,7 @@ impl World {
         state.silent = silent;
         if forgets {
             state.words.fill(0);
+            note_store(&mut self.watching, node, 0..state.words.len());
             self.pending.retain(|store| store.node != node);
         }
         self.trace.mix(self.now ^ (node as u64) << 32 ^ 0x90e5);

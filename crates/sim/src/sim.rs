@@ -10,7 +10,7 @@ use crate::queue::EventKind;
 use crate::report::{ClientStatus, Outcome, Report, Stats};
 use crate::rng::SimRng;
 use crate::swarm::Swarm;
-use crate::watch::{Revocation, Watch};
+use crate::watch::{Revocation, Watch, note_store};
 use crate::world::{Handler, Mode, World};
 use farindex_fabric::call::{self, CallHandler, RegionView};
 use farindex_fabric::{Cold, Driver, Executor, FabricError, NodeId, RemotePtr, Task, cold};
@@ -323,10 +323,11 @@ impl Sim {
     }
     /// Sets a word of far memory without a verb. An address out of bounds is ignored.
     pub fn poke(&self, ptr: RemotePtr, value: u64) {
-        let mut world = self.world();
-        let node = world.nodes.get_mut(ptr.node().index());
-        if let Some(word) = node.and_then(|node| node.words.get_mut((ptr.offset() / 8) as usize)) {
+        let (node, at) = (ptr.node().index(), (ptr.offset() / 8) as usize);
+        let World { nodes, watching, .. } = &mut *self.world();
+        if let Some(word) = nodes.get_mut(node).and_then(|node| node.words.get_mut(at)) {
             *word = value;
+            note_store(watching, node, at..at + 1);
         }
     }
     /// How long the NIC of each memory node has been at work, work included that is reserved already; empty unless in model

@@ -10,6 +10,7 @@ use crate::flight::{Lane, Loss, Plan, first_word};
 use crate::queue::{Event, EventKind};
 use crate::report::LogEvent;
 use crate::rng::ODDS;
+use crate::watch::note_store;
 use crate::world::{Mode, Node, PendingStore, World};
 use farindex_fabric::{Chain, FabricError, NodeId, VerbKind};
 
@@ -141,6 +142,7 @@ impl World {
             VerbKind::Write(buf) => {
                 let from = buf.words();
                 self.nodes[node].words[word..word + from.len()].copy_from_slice(from);
+                note_store(&mut self.watching, node, word..word + from.len());
                 self.trace.mix(fold(from) ^ ptr.to_bits());
                 LogEvent::Write(ptr, from.len(), from.first().copied().unwrap_or_default())
             }
@@ -162,6 +164,7 @@ impl World {
                     *reply = Some(answer);
                     state.plans[verb as usize].work = work;
                     landed.iter().rev().for_each(|(word, value)| words[*word] = *value);
+                    note_store(&mut self.watching, node, 0..words.len());
                 }
                 LogEvent::Called(ptr)
             }
@@ -205,7 +208,10 @@ impl World {
         match value {
             Some(_) if never_stores => {}
             Some(value) if races => self.pending.push(PendingStore { node, word, seen, value, flight, verb }),
-            Some(value) => *cell = value,
+            Some(value) => {
+                *cell = value;
+                note_store(&mut self.watching, node, word..word + 1);
+            }
             None => {}
         }
         self.trace.mix(seen ^ ptr.to_bits());
@@ -218,7 +224,8 @@ impl World {
         let plan = state.plans[verb as usize];
         let target = &mut state.chain[verb as usize];
         let (ptr, first) = (target.ptr, first_word(target));
-        let Node { words, unseen, .. } = &mut self.nodes[target.node().index()];
+        let node = target.node().index();
+        let Node { words, unseen, .. } = &mut self.nodes[node];
         let memory = &mut words[first..];
         let late_calls = self.late_calls;
         let (mut moved, mut hash) = (0, 0);
@@ -235,6 +242,7 @@ impl World {
             }
             VerbKind::Write(buf) => {
                 let from = buf.words();
+                note_store(&mut self.watching, node, first..first + from.len());
                 plan.for_each_word(piece, from.len(), |word| {
                     if late_calls {
                         unseen.push((first + word, memory[word]));
@@ -265,6 +273,7 @@ impl World {
         let cell = &mut self.nodes[node].words[word];
         self.stats.lost_writes += u64::from(*cell != seen);
         *cell = value;
+        note_store(&mut self.watching, node, word..word + 1);
         self.trace.mix(value);
         let state = &self.flights[flight as usize];
         if let Some(target) = state.chain.get(verb as usize) {

@@ -1,10 +1,12 @@
 //! Watches the slots in which clients show that they are alive, and notes for how long each was silent before its client was
 //! revoked.
 //!
-//! Invariant: watching changes nothing. It compares words after each event, so it is for tests with few slots.
+//! Invariants: watching changes nothing. It compares words after each event that may have changed one of them, so whatever
+//! stores to a memory node says so ([`note_store`]). It is for tests with few slots.
 
 use crate::world::World;
 use farindex_fabric::RemotePtr;
+use std::ops::Range;
 use std::time::Duration;
 
 /// Where the slots lie, and what is in them.
@@ -50,20 +52,42 @@ struct Seen {
 pub(crate) struct Watching {
     spec: Watch,
     seen: Vec<Seen>,
+    /// The slots may have changed since they were compared.
+    changed: bool,
     pub(crate) revocations: Vec<Revocation>,
+}
+
+/// Notes that words of a memory node are stored to, in case that slots are among them.
+pub(crate) fn note_store(watching: &mut Option<Watching>, node: usize, words: Range<usize>) {
+    if let Some(Watching { spec, changed, .. }) = watching
+        && spec.at.node().index() == node
+    {
+        let first = spec.first_word();
+        *changed |= words.start < first + spec.slots * spec.words && first < words.end;
+    }
+}
+
+impl Watch {
+    fn first_word(&self) -> usize {
+        (self.at.offset() / 8) as usize
+    }
 }
 
 impl World {
     pub(crate) fn start_watch(&mut self, spec: Watch) {
         let seen = vec![Seen { changed_at: self.now, ..Seen::default() }; spec.slots];
-        self.watching = Some(Watching { spec, seen, revocations: Vec::new() });
+        self.watching = Some(Watching { spec, seen, changed: true, revocations: Vec::new() });
         self.watch_slots();
     }
 
     /// Notes what the last event has changed.
     pub(crate) fn watch_slots(&mut self) {
-        let World { watching: Some(Watching { spec, seen, .. }), nodes, now, .. } = self else { return };
-        let first = (spec.at.offset() / 8) as usize;
+        let World { watching: Some(Watching { spec, seen, changed, .. }), nodes, now, .. } = self else { return };
+        let changed = std::mem::take(changed);
+        if !changed && !cfg!(debug_assertions) {
+            return;
+        }
+        let first = spec.first_word();
         let Some(node) = nodes.get(spec.at.node().index()) else { return };
         for (slot, seen) in seen.iter_mut().enumerate() {
             let from = first + slot * spec.words;
@@ -71,6 +95,7 @@ impl World {
             if seen.words == words {
                 continue;
             }
+            debug_assert!(changed, "a store to slot {slot} was not noted");
             // Without the renewals of an expired lease, which are in the upper bits.
             let owner = |words: &[u64]| words.first().map(|state| state >> 8 & ((1 << 40) - 1));
             let silent = *now - seen.changed_at;
@@ -84,7 +109,7 @@ impl World {
     /// before.
     pub(crate) fn note_revocation(&mut self, token: u64) {
         let Some(Watching { spec, seen, .. }) = &self.watching else { return };
-        let first = (spec.at.offset() / 8) as usize;
+        let first = spec.first_word();
         let Some(node) = self.nodes.get(spec.at.node().index()) else { return };
         let is_of_client = |slot: &usize| {
             let words = node.words.get(first + slot * spec.words..).unwrap_or_default();
