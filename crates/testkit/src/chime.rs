@@ -81,10 +81,6 @@ impl IndexUnderTest for ChimeUnderTest {
         let drawn = rng.pick(&[Shape::Plain, Shape::Eight, Shape::Eight, Shape::LongPrefix(7), Shape::LongPrefix(300)]);
         if self.leaf.is_some() { Shape::Eight } else { drawn.unwrap_or_default() }
     }
-    /// Changes that began after the drop may still happen while it frees the tree (docs/bugs/183).
-    fn is_dropped_among_others(&self) -> bool {
-        false
-    }
     /// Consecutive keys share a leaf as it is.
     fn colliding_bits(&self, _dice: &mut SimRng) -> u32 {
         0

@@ -147,7 +147,7 @@ impl IndexUnderTest for DexUnderTest {
     fn removes_by_writing(&self) -> bool {
         true
     }
-    /// Changes that began after the drop may still happen while it frees the tree (docs/bugs/183).
+    /// Not yet: docs/bugs/183.
     fn is_dropped_among_others(&self) -> bool {
         false
     }

@@ -262,6 +262,10 @@ pub(super) trait Writes: Puts {
     ) -> Step<Round<'t, Self::Held>> {
         let (tree, span) = (self.tree(), pin.span());
         if let Some(InHand { at, cell, kept, range }) = place.take_handed(pin.session()) {
+            if let Err(error) = tree.check_open(span, pin.epoch()).await {
+                tree.release_dropped(span, at, &cell).await?;
+                return Err(error);
+            }
             let locked = Locked { node: self.take_over(at, kept), cell };
             let (locked, (low, high)) = tree.compare_range(span, locked, key, range).await?;
             if low.is_le() && high.is_gt() {

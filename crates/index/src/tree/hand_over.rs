@@ -70,6 +70,28 @@ pub(super) struct Handed<N: HandsOver> {
     kept: N::Kept,
 }
 
+/// The lock of a leaf that an operation has been handed with its turn, and has not taken yet. If it ends without (because it fails,
+/// or is not polled any more), it hands the lock on, or releases it.
+struct HandedTurn<'t, N: HandsOver> {
+    tree: &'t Tree,
+    held: Option<(Turn<'t, Handed<N>>, Handed<N>)>,
+}
+
+impl<N: HandsOver> Drop for HandedTurn<'_, N> {
+    fn drop(&mut self) {
+        let Some((turn, handed)) = self.held.take() else { return };
+        mark!("tree: lock was handed over to an operation that is gone");
+        let handed_on = if turn.next_wish().is_some() { turn.hand_over(handed) } else { Err((turn, handed)) };
+        if let Err((turn, handed)) = handed_on {
+            let span = self.tree.session.span(OpKind::Maintenance);
+            let mut batch = span.batch();
+            self.tree.add_release(&mut batch, turn.at());
+            handed.cell.clear_detached(batch);
+            drop(turn);
+        }
+    }
+}
+
 /// A lock that an operation has been handed.
 pub(super) struct InHand<'s, N: HandsOver> {
     pub(super) at: RemotePtr,
@@ -90,9 +112,9 @@ pub(super) type TurnOf<'t, N> = Option<Turn<'t, Handed<N>>>;
 pub(super) struct Place<'t, N: HandsOver> {
     /// What it needs of a leaf, for [`HandsOver::needs`].
     wish: usize,
-    /// Its turn, and the lock if that was handed over.
+    /// Its turn, unless it was handed the lock with it.
     turn: TurnOf<'t, N>,
-    handed: Option<Handed<N>>,
+    handed: Option<HandedTurn<'t, N>>,
     /// Range of the leaf, as the parent had it before the operation waited.
     range: Option<(Key, Option<Key>)>,
     /// Until when it waits in queues, from the first time on that it has waited.
@@ -106,7 +128,6 @@ pub(super) struct Place<'t, N: HandsOver> {
 /// A place in the queue for the lock of a leaf.
 pub(super) struct Queued<'t, N: HandsOver> {
     tree: &'t Tree,
-    at: RemotePtr,
     wish: usize,
     waiting: Waiting<'t, Handed<N>>,
     range: Option<(Key, Option<Key>)>,
@@ -153,12 +174,13 @@ impl<'t, N: HandsOver> Place<'t, N> {
                 self.turn = Some(turn);
                 Ok(())
             }
-            Arrival::Wait(waiting) => Err(Queued { tree, at, wish: self.wish, waiting, range: range() }),
+            Arrival::Wait(waiting) => Err(Queued { tree, wish: self.wish, waiting, range: range() }),
         }
     }
     /// Takes what the operation has been handed with the turn.
     pub(super) fn take_handed<'s>(&mut self, session: &'s Session) -> Option<InHand<'s, N>> {
-        let (Handed { cell, kept }, at) = (self.handed.take()?, self.turn.as_ref()?.at());
+        let (turn, Handed { cell, kept }) = self.handed.take()?.held.take()?;
+        let at = self.turn.insert(turn).at();
         Some(InHand { at, cell: cell.into_cell(session)?, kept, range: self.range.take() })
     }
 }
@@ -179,7 +201,11 @@ impl<'t, N: HandsOver> Queued<'t, N> {
         let granted = granted.await.or_else(|| self.waiting.leave());
         let place = Place { until: Some(until), waits: before.waits + 1, ..Place::new(self.wish) };
         match granted {
-            Some((turn, handed)) => Place { turn: Some(turn), handed, range: self.range.take(), ..place },
+            Some((turn, Some(handed))) => {
+                let handed = HandedTurn { tree: self.tree, held: Some((turn, handed)) };
+                Place { handed: Some(handed), range: self.range.take(), ..place }
+            }
+            Some((turn, None)) => Place { turn: Some(turn), range: self.range.take(), ..place },
             None => {
                 mark!("tree: stopped waiting for another operation of this compute node");
                 Place { alone: true, ..place }
@@ -189,17 +215,10 @@ impl<'t, N: HandsOver> Queued<'t, N> {
 }
 
 impl<N: HandsOver> Drop for Queued<'_, N> {
-    /// An operation that is dropped before it has taken the lock that it was handed hands it on, or releases it.
+    /// An operation may be dropped before it has learned that it was handed the lock.
     fn drop(&mut self) {
-        let Some((turn, Some(handed))) = self.waiting.leave() else { return };
-        mark!("tree: lock was handed over to an operation that is gone");
-        let handed_on = if turn.next_wish().is_some() { turn.hand_over(handed) } else { Err((turn, handed)) };
-        if let Err((turn, handed)) = handed_on {
-            let span = self.tree.session.span(OpKind::Maintenance);
-            let mut batch = span.batch();
-            self.tree.add_release(&mut batch, self.at);
-            handed.cell.clear_detached(batch);
-            drop(turn);
+        if let Some((turn, Some(handed))) = self.waiting.leave() {
+            drop(HandedTurn { tree: self.tree, held: Some((turn, handed)) });
         }
     }
 }

@@ -14,6 +14,7 @@
 //! | `local_locks` | queues of a compute node at the locks of nodes |
 //! | `change` | writes, as far as all leaf designs do them alike |
 //! | `hand_over` | the lock of a leaf, handed over within a compute node |
+//! | `dropped` | how clients learn that a tree was dropped; taking locks |
 //! | `edit` | what is to be written under a lock, in order |
 //! | `recovery` | what a crashed client has left of a node |
 //! | `descend` | from the root to the node that a key belongs to |
@@ -37,6 +38,7 @@ mod change;
 pub mod chime;
 mod descend;
 pub mod dex;
+mod dropped;
 mod edit;
 mod entries;
 pub mod faults;

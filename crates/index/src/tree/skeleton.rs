@@ -12,6 +12,7 @@
 
 use super::cache::Copies;
 use super::descend::{Detours, Goal};
+use super::dropped::Taken;
 use super::edit::{Edit, One, Steps};
 use super::entries::Slot;
 use super::faults::{Fault, planted};
@@ -21,11 +22,10 @@ use super::node::{DEAD, Head, Header, LOW_END, Layout, Node, magic};
 use super::path_cache::{Seen, Wait};
 use crate::IndexError;
 use crate::backoff::Backoff;
-use crate::maintenance::{fetch_blocks, read_word};
+use crate::maintenance::fetch_blocks;
 use crate::marks::mark;
-use crate::recovery::acquire;
 use farindex_fabric::{Batch, Buf, OpKind, RemotePtr, Span, cold};
-use farindex_pool::{Intent, IntentCell, Lock, Pin, Session};
+use farindex_pool::{IntentCell, Lock, Pin, Session};
 use std::cell::Cell;
 use std::cmp::Ordering;
 use std::future::{Future, poll_fn};
@@ -206,23 +206,6 @@ impl Tree {
     }
     pub(super) fn maintenance(&self) -> Span {
         self.session.span(OpKind::Maintenance)
-    }
-
-    /// Pins an operation. [`IndexError::Dropped`] if the index was dropped before it began.
-    pub(super) async fn pin(&self, span: Span) -> Result<Pin<'_>, IndexError> {
-        let pin = self.session.pin(span)?;
-        self.check_open(pin.span(), pin.epoch()).await?;
-        Ok(pin)
-    }
-    /// [`IndexError::Dropped`] if the index was dropped before this client knew this epoch; it knows it by now. One READ for
-    /// each epoch.
-    pub(super) async fn check_open(&self, span: &Span, epoch: u64) -> Result<(), IndexError> {
-        if self.open_at.get() >= epoch || planted(Fault::DropUnseen) {
-            return Ok(());
-        }
-        self.check_anchor(read_word(span, self.anchor).await?)?;
-        self.open_at.set(self.open_at.get().max(epoch));
-        Ok(())
     }
 
     /// READs a node once. The caller asks whether it is sound.
@@ -406,25 +389,20 @@ impl Tree {
         also: impl FnOnce(&mut Batch<'_>),
     ) -> Step<Locked<'p>> {
         let span = pin.span();
-        let free = magic(self.tag, at);
-        let cell = pin.session().intent_cell(at.node()).await?;
-        let intent = Intent { index: self.uid, lock: self.lock_of(at), what: [CHANGE, 0, 0, 0] };
         let old = match level > 0 && planted(Fault::OldParent) {
             true => Some(span.read(at, layout.len()).await?),
             false => None,
         };
-        let taken = acquire(span, &cell, &intent, (free, free | 1), |batch| {
+        let taken = self.take_lock(pin, at, |batch| {
             let read = batch.read(at, layout.len());
             also(batch);
             read
         });
-        let node = match taken.await? {
-            Ok((mut done, read)) => Node { at, layout, buf: old.unwrap_or_else(|| done.buf(read)) },
-            Err(word) if word == free | 1 => {
-                mark!("tree: lock is held");
-                return Ok(Err(Trouble::Held(at)));
+        let (node, cell) = match taken.await? {
+            Ok(Taken { mut done, reads, cell }) => {
+                (Node { at, layout, buf: old.unwrap_or_else(|| done.buf(reads)) }, cell)
             }
-            Err(_) => return Ok(Err(Trouble::Stale(None))),
+            Err(trouble) => return Ok(Err(trouble)),
         };
         let (sound, of_level) = (self.is_sound(&node), node.level() == level);
         let locked = Locked { node, cell };
@@ -584,6 +562,10 @@ impl Tree {
             Trouble::Dead { at, level, low } => {
                 retry.fresh = true;
                 retry.detours.add(&low, level);
+                if self.dropping.get() {
+                    // It is freed with all others: what is removed here would be freed twice.
+                    return Ok(());
+                }
                 match cold(self.remove_dead(leaves, (at, level, &low), &retry.detours)).await? {
                     Ok(true) => retry.detours.remove(level),
                     // Its left neighbour is being merged with it.
@@ -597,6 +579,10 @@ impl Tree {
                 // Writers of a hot leaf are no reason to distrust the way there, at first.
                 retry.unsound += 1;
                 retry.fresh |= retry.unsound > 3;
+                if retry.unsound.is_multiple_of(8) {
+                    // A node of an index that was dropped is zeros.
+                    self.check_dropped().await?;
+                }
                 self.wait_for(leaves, retry, at, true).await?;
             }
         }
@@ -627,17 +613,6 @@ impl Tree {
             }
         }
         retry.backoff.check_holder(&pin, held).await
-    }
-
-    /// [`IndexError::Dropped`] if the index is no longer there.
-    pub(super) async fn check_dropped(&self) -> Result<(), IndexError> {
-        self.check_anchor(read_word(&self.maintenance(), self.anchor).await?)
-    }
-    fn check_anchor(&self, tag: u64) -> Result<(), IndexError> {
-        match tag == self.tag || self.dropping.get() && tag == !self.tag {
-            true => Ok(()),
-            false => Err(IndexError::Dropped),
-        }
     }
 
     /// READs the low key of a node, which never changes.

@@ -194,7 +194,7 @@ impl Tree {
         .await?;
         let mut recovered = 0;
         for at in held {
-            let pin = async || Ok(Some(self.session.pin(self.maintenance())?));
+            let pin = async || Ok(Some(self.pin(self.maintenance()).await?));
             let attempt = async |pin: &Pin<'_>| self.recover_node(leaves, pin, at).await;
             recovered += recover_lock(&self.session, self.lock_of(at), pin, attempt).await?;
         }

@@ -171,3 +171,29 @@ fn operations_pass_two_dead_nodes_on_one_way() {
 fn writers_wait_in_few_queues() {
     passes("chime", 1343, features(22));
 }
+
+/// A tree is dropped while others write to it (docs/bugs/183).
+#[test]
+fn writers_learn_that_their_tree_was_dropped() {
+    passes("sherman", 4, features(23));
+    passes("chime", 15, features(23));
+}
+
+/// Somebody looks a key up after the drop, with leases of two minutes (docs/bugs/183).
+#[test]
+fn lookups_learn_that_their_tree_was_dropped() {
+    passes_coalesced("sherman", 756, features(23));
+}
+
+/// The walk of a drop comes to a dead node (docs/bugs/184).
+#[test]
+fn a_drop_frees_dead_nodes_once() {
+    passes("sherman", 10, features(23));
+}
+
+/// An operation learns of the drop when it has been handed a lock (docs/bugs/185).
+#[test]
+fn a_handed_lock_is_not_lost_with_an_operation_that_fails() {
+    passes("sherman", 25, features(23));
+    passes("sherman", 295, features(23));
+}

@@ -20,18 +20,18 @@ use super::leaf::{
 use super::read::Place;
 use crate::IndexError;
 use crate::marks::mark;
-use crate::recovery::acquire;
 use crate::tree::change::{Change, Done, Present, Puts, Writes, is_time_to_merge};
 use crate::tree::descend::Separator;
+use crate::tree::dropped::Taken;
 use crate::tree::edit::{Edit, Steps};
 use crate::tree::entries::{place, place_word};
 use crate::tree::hand_over::{HandsOver, LeafLocks, TurnOf};
 use crate::tree::lookups::{Candidates, LooksUp};
-use crate::tree::node::{Header, magic};
-use crate::tree::skeleton::{CHANGE, Locked, Step, Tree, Trouble, unsound};
+use crate::tree::node::Header;
+use crate::tree::skeleton::{Locked, Step, Tree, Trouble, unsound};
 use crate::write::{Mode, Wrote};
 use farindex_fabric::{Batch, RemotePtr, Span};
-use farindex_pool::{Intent, Pin};
+use farindex_pool::Pin;
 use smallvec::SmallVec;
 use std::ops::Range;
 
@@ -183,36 +183,28 @@ impl Chime {
         ranges: &Ranges,
         also: impl FnOnce(&mut Batch<'_>),
     ) -> Step<Locked<'p, Held>> {
-        let span = pin.span();
-        let free = magic(self.tree.tag, at);
-        let cell = pin.session().intent_cell(at.node()).await?;
-        let intent = Intent { index: self.uid, lock: self.tree.lock_of(at), what: [CHANGE, 0, 0, 0] };
-        let taken = acquire(span, &cell, &intent, (free, free | 1), |batch| {
+        let taken = self.tree.take_lock(pin, at, |batch| {
             let header = batch.read(at, HEADER_LEN);
             let posted = Self::post_ranges(batch, at, ranges);
             also(batch);
             (header, posted)
         });
+        let Taken { mut done, reads: (header, posted), cell } = match taken.await? {
+            Ok(taken) => taken,
+            Err(trouble) => return Ok(Err(trouble)),
+        };
         let mut image = Image::new(self.layout);
-        match taken.await? {
-            Ok((mut done, (header, posted))) => {
-                image.add(0, done.buf(header).words());
-                for (start, ticket) in posted {
-                    image.add(start, done.buf(ticket).words());
-                }
-            }
-            Err(word) if word == free | 1 => {
-                mark!("tree: lock is held");
-                return Ok(Err(Trouble::Held(at)));
-            }
-            Err(_) => return Ok(Err(Trouble::Stale(None))),
+        image.add(0, done.buf(header).words());
+        for (start, ticket) in posted {
+            image.add(start, done.buf(ticket).words());
         }
+        drop(done);
         match leaf::Node::read(&image, self.tree.tag, at.to_bits()) {
             Some(node) => Ok(Ok(Locked { node: Held { at, image, node }, cell })),
             None => {
                 let node = unverified(at, image);
                 let of_level = node.level() == 0;
-                self.tree.release(span, Locked { node, cell }, Edit::default()).await?;
+                self.tree.release(pin.span(), Locked { node, cell }, Edit::default()).await?;
                 // An inner node lies there by now.
                 if of_level { Err(unsound(at)) } else { Ok(Err(Trouble::Stale(None))) }
             }

@@ -79,7 +79,7 @@ impl Dex {
 
     /// Makes one attempt; returns whether this compute node is the owner now.
     async fn acquire_once(&self, key: &[u8], backoff: &mut Backoff) -> Result<bool, IndexError> {
-        let pin = self.session.pin(self.tree().maintenance())?;
+        let pin = self.tree().pin(self.tree().maintenance()).await?;
         self.settle_pending(&pin, backoff).await?;
         let (word, map) = self.latest_map(pin.span()).await?;
         let me = self.own_record(&pin).await?;
@@ -409,7 +409,7 @@ impl Dex {
 
     /// Takes over what crashed clients own; returns from how many.
     pub(super) async fn take_over_all(&self) -> Result<u64, IndexError> {
-        let pin = self.session.pin(self.tree().maintenance())?;
+        let pin = self.tree().pin(self.tree().maintenance()).await?;
         let (_, map) = self.latest_map(pin.span()).await?;
         drop(pin);
         let others: Vec<_> = map.members().filter(|record| Some(*record) != self.own.record()).collect();
@@ -419,7 +419,7 @@ impl Dex {
         let mut taken = 0;
         let turn = self.turn_to_acquire().await;
         for record in others {
-            let pin = self.session.pin(self.tree().maintenance())?;
+            let pin = self.tree().pin(self.tree().maintenance()).await?;
             let (_, map) = self.latest_map(pin.span()).await?;
             let held = lock_words(self.tree().tag, record).1;
             if map.is_member(record) && read_word(pin.span(), record).await? == held {
@@ -445,7 +445,7 @@ impl Dex {
             return Ok(());
         }
         let turn = self.turn_to_acquire().await;
-        let pin = self.session.pin(self.tree().maintenance())?;
+        let pin = self.tree().pin(self.tree().maintenance()).await?;
         loop {
             let (word, map) = self.latest_map(pin.span()).await?;
             if is_clean(&map) || self.install(&pin, (word, &map), map.clean(word, me)).await? {

@@ -114,7 +114,7 @@ impl Dex {
     pub(super) async fn end_turn(&self, turn: CommandTurn<'_>) -> Result<(), IndexError> {
         let word = turn.word;
         drop(turn);
-        let pin = self.session.pin(self.tree().maintenance())?;
+        let pin = self.tree().pin(self.tree().maintenance()).await?;
         // If the index was dropped, something else lies there.
         self.latest_map(pin.span()).await?;
         pin.span().cas(self.tree().anchor.add(TURN), word, NOBODY).await?;

@@ -41,6 +41,7 @@ pub use offload::{Offload, OffloadCounts};
 use super::anchor::{ANCHOR_LEN, Anchor};
 use super::cache::{Copies, Lookups};
 use super::change::Puts;
+use super::dropped::Taken;
 use super::edit::Edit;
 use super::entries::Slot;
 use super::faults::{Fault, planted};
@@ -53,7 +54,6 @@ use crate::audit::OnDamage;
 use crate::handle::{Handle, has_handle};
 use crate::kind::Settings;
 use crate::marks::mark;
-use crate::recovery::acquire;
 use crate::table_per_node::{Creation, Opening, TablePerNode, index_tag};
 use crate::traits::{
     Entry, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, RemoveIf, Replace, Update, Upsert,
@@ -63,7 +63,7 @@ use crate::write::{Guard, Mode, upsert_each};
 use crate::{IndexAudit, IndexError, Value};
 use farindex_fabric::{Buf, NodeId, RemotePtr, Span, apart, cold};
 use farindex_pool::audit::Audit;
-use farindex_pool::{Claim, Intent, OnTick, Pin, PoolError};
+use farindex_pool::{Claim, OnTick, Pin, PoolError};
 use map::{Map, place_of};
 use ownership::{Gate, Ownership};
 pub use partitions::PartitionInfo;
@@ -250,16 +250,13 @@ impl Dex {
     /// Takes the lock of a leaf that this compute node owns and that is in no state, and derives the leaf from what a former
     /// owner has left.
     async fn restore_own(&self, pin: &Pin<'_>, at: RemotePtr) -> Result<(), IndexError> {
-        let (span, free) = (pin.span(), magic(self.tree().tag, at));
-        let cell = pin.session().intent_cell(at.node()).await?;
-        let intent = Intent { index: self.uid, lock: self.tree().lock_of(at), what: [CHANGE, 0, 0, 0] };
-        let taken = acquire(span, &cell, &intent, (free, free | 1), |batch| batch.read(at, self.leaf_len())).await?;
-        let Ok((mut done, read)) = taken else { return Ok(()) };
-        let locked = Locked { node: Node { at, layout: self.far.leaf, buf: done.buf(read) }, cell };
+        let taken = self.tree().take_lock(pin, at, |batch| batch.read(at, self.leaf_len())).await?;
+        let Ok(Taken { mut done, reads, cell }) = taken else { return Ok(()) };
+        let locked = Locked { node: Node { at, layout: self.far.leaf, buf: done.buf(reads) }, cell };
         mark!("dex: leaf in the middle of a crashed owner's change was restored");
         let edit = self.tree().restore_node(&self.far, pin, at, 0).await;
-        let (locked, edit) = self.tree().or_release(span, locked, edit).await?;
-        self.tree().release(span, locked, edit).await
+        let (locked, edit) = self.tree().or_release(pin.span(), locked, edit).await?;
+        self.tree().release(pin.span(), locked, edit).await
     }
 }
 
@@ -524,7 +521,7 @@ impl TablePerNode for Dex {
         }
         drop(turn);
         let report = self.tree().audit_entries(self, audit, alone, |key| self.hash(key)).await?;
-        let pin = self.session.pin(self.tree().maintenance())?;
+        let pin = self.tree().pin(self.tree().maintenance()).await?;
         let (word, map) = self.latest_map(pin.span()).await?;
         if !place_of(word).is_null() {
             audit.reach(place_of(word), Map::block_len(&map.encode()?), "a map of partitions");

@@ -128,7 +128,7 @@ impl Dex {
 
     /// Lists all partitions in the order of their keys.
     pub async fn partition_list(&self) -> Result<Vec<PartitionInfo>, IndexError> {
-        let pin = self.session.pin(self.tree().maintenance())?;
+        let pin = self.tree().pin(self.tree().maintenance()).await?;
         let (_, map) = self.latest_map(pin.span()).await?;
         let owners: Vec<_> = map.partitions().map(|(partition, _)| partition.owner()).collect();
         let held = self.held(pin.span(), &owners).await?;
@@ -165,7 +165,7 @@ impl Dex {
         let (mut backoff, mut full, mut rounds) = (Backoff::default(), 0, 0);
         while rounds < ROUNDS {
             let turn = self.turn_to_acquire().await;
-            let pin = self.session.pin(self.tree().maintenance())?;
+            let pin = self.tree().pin(self.tree().maintenance()).await?;
             let round = match self.settle_pending(&pin, &mut backoff).await {
                 Ok(()) => once(&pin, &mut backoff).await,
                 Err(error) => Err(error),

@@ -78,8 +78,9 @@ impl Ownership {
         let (proposal, anchor) = (first_word(&done.buf(proposal)), done.buf(anchor));
         let &[tag, _, word] = anchor.words() else { return Ok(()) };
         if tag != self.tag && !planted(Fault::DropUnseen) {
-            // The index was dropped: the record has another use by now, or will have.
+            // The index was dropped: the record has another use by now, or will have. Operations that wait learn of it, too.
             mark!("dex: heartbeat found the index dropped");
+            self.open();
             return Ok(());
         }
         if proposal <= REFUSED {

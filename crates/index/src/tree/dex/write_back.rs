@@ -347,7 +347,7 @@ impl Dex {
         }
         let all = self.own.dirty.list(|_, _| true);
         {
-            let pin = self.session.pin(self.tree().maintenance())?;
+            let pin = self.tree().pin(self.tree().maintenance()).await?;
             self.own.flush_free(|| Ok(self.tree().maintenance()), &all).await?;
             drop(pin);
         }
@@ -363,7 +363,7 @@ impl Dex {
                     continue;
                 };
                 since = None;
-                let pin = self.session.pin(self.tree().maintenance())?;
+                let pin = self.tree().pin(self.tree().maintenance()).await?;
                 drop(self.clean(pin.span(), &[at], (turn, active)).await?);
             }
         }
@@ -374,7 +374,7 @@ impl Dex {
     pub(super) async fn evict_due(&self) -> Result<(), IndexError> {
         let Some(at) = self.own.cache.take_due() else { return Ok(()) };
         let (Some(active), Some(turn)) = (self.own.begin(), self.try_turn(at)) else { return Ok(()) };
-        let pin = self.session.pin(self.tree().maintenance())?;
+        let pin = self.tree().pin(self.tree().maintenance()).await?;
         let _held = self.clean(pin.span(), &[at], (active, turn)).await?;
         if dirty_copy(&self.own, at).is_none() {
             mark!("write-back: dirty leaf was written back and evicted");
