@@ -163,11 +163,7 @@ impl Snapshot {
     /// Slots with live words of this pattern: slot i at bit i.
     pub fn matches(&self, pattern: Pattern) -> u64 {
         let (parts, _) = self.words().as_chunks();
-        // A bucket of level 1, whose loop has a known length, or one of level 2.
-        let alike = match <&[_; 8]>::try_from(parts) {
-            Ok(parts) => alike(parts, pattern),
-            Err(_) => alike(parts.get(..1).unwrap_or_default(), pattern),
-        };
+        let alike = alike(parts.get(..8).unwrap_or(parts), pattern);
         ones(alike).filter(|slot| pattern.matches(self.word(*slot))).fold(0, |slots, slot| slots | 1 << slot)
     }
     /// Every slot, decoded.
@@ -259,8 +255,9 @@ impl Snapshot {
 }
 
 /// Slots with words that may match, in parts of eight: slot i at bit i. A part takes a few vector instructions; at the
-/// end, bit i of lane j stands for slot 8 i + j.
-#[inline]
+/// end, bit i of lane j stands for slot 8 i + j. By itself, for a number of parts that the compiler does not know: a loop
+/// that it unrolls is not vectorized any more.
+#[inline(never)]
 fn alike(parts: &[[u64; 8]], pattern: Pattern) -> u64 {
     let mut lanes = [0u32; 8];
     for words in parts.iter().rev() {
