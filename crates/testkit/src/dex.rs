@@ -229,7 +229,7 @@ mod faults {
                 frozen(),
                 Fault::StaleLease,
             )
-            .seen_at(93),
+            .seen_at(292),
             case(
                 "DEX: a partition is given away while operations are in progress",
                 "Fault::GivenWithoutDrain",
@@ -246,13 +246,14 @@ mod faults {
                     found
                 },
             )
-            .seen_at(22),
+            .seen_at(96),
             case(
                 "DEX: copies of leaves stay in the cache when their partition is given away",
                 "Fault::CopiesKept",
                 contended(),
                 Fault::CopiesKept,
-            ),
+            )
+            .seen_at(6),
             case(
                 "DEX: a copy of a leaf is read while the leaf is written",
                 "Fault::CopyDuringWrite",
@@ -272,7 +273,7 @@ mod faults {
                 contended(),
                 Fault::AdmittedWithoutTurn,
             )
-            .seen_at(179),
+            .seen_at(47),
             case_of(
                 "DEX: a bound moves before dirty leaves are written back",
                 "Fault::BoundBeforeFlush",
@@ -280,7 +281,7 @@ mod faults {
                 Fault::BoundBeforeFlush,
                 DexUnderTest::write_back(),
             )
-            .seen_at(24),
+            .seen_at(399),
             case_of(
                 "DEX: a dirty leaf is evicted without being written back",
                 "Fault::DirtyEvicted",
@@ -333,7 +334,8 @@ mod faults {
                 "Fault::CallKeepsCopy",
                 contended(),
                 Fault::CallKeepsCopy,
-            ),
+            )
+            .seen_at(225),
             offloaded(
                 "DEX: a call overtakes WRITEs that have completed",
                 "Fault::CallOvertakesWrites",
