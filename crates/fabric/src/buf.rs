@@ -25,10 +25,17 @@ pub struct BufPool {
     slab: RefCell<Option<Rc<Slab>>>,
 }
 
+/// Small, because a buffer moves with the verb and the value that it belongs to.
 enum Storage {
-    Heap(Vec<u64>),
+    Heap(Box<[u64]>),
     /// Registered.
-    Chunk(Chunk),
+    Chunk(Box<Chunk>),
+}
+
+impl Default for Storage {
+    fn default() -> Self {
+        Storage::Heap(Box::default())
+    }
 }
 
 impl Storage {
@@ -60,11 +67,6 @@ impl BufPool {
             - SMALLEST_WORDS.trailing_zeros() as usize
     }
 
-    /// Makes a buffer without storage, as a placeholder.
-    pub(crate) fn hollow(self: &Rc<Self>) -> Buf {
-        Buf { storage: Storage::Heap(Vec::new()), words: 0, home: Rc::clone(self) }
-    }
-
     fn cut(&self, registrar: &dyn Registrar, words: usize) -> Result<Option<Chunk>, FabricError> {
         if words > SMALLEST_WORDS << (CLASSES - 1) {
             return Ok(Slab::new(registrar, words)?.cut(words));
@@ -80,11 +82,12 @@ impl BufPool {
     }
 
     /// Allocates storage, registered if that is possible. A transport that needs registration checks [`Buf::key`].
+    #[cold]
     fn fresh(&self, words: usize) -> Storage {
         let cut = self.registrar.as_deref().map(|registrar| self.cut(registrar, words));
         match cut {
-            Some(Ok(Some(chunk))) => Storage::Chunk(chunk),
-            _ => Storage::Heap(vec![0; words]),
+            Some(Ok(Some(chunk))) => Storage::Chunk(Box::new(chunk)),
+            _ => Storage::Heap(vec![0; words].into()),
         }
     }
 
@@ -100,7 +103,30 @@ impl BufPool {
             }
             None => self.fresh(words),
         };
-        Buf { storage, words, home: Rc::clone(self) }
+        Buf { storage, words, home: Some(Rc::clone(self)) }
+    }
+
+    /// Keeps storage, unless there is enough of its class.
+    #[inline]
+    fn keep(&self, storage: &mut Storage) {
+        // The storage of a class has a power of two of words.
+        let words = storage.words().len();
+        let class = words.trailing_zeros().wrapping_sub(SMALLEST_WORDS.trailing_zeros()) as usize;
+        let Some(free) = self.classes.get(class).filter(|_| words == SMALLEST_WORDS << class) else {
+            return;
+        };
+        let (storage, mut free) = (std::mem::take(storage), free.borrow_mut());
+        if free.len() >= KEPT_PER_CLASS || free.len() == free.capacity() {
+            return Self::keep_more(&mut free, storage);
+        }
+        free.push(storage);
+    }
+    #[cold]
+    fn keep_more(free: &mut Vec<Storage>, storage: Storage) {
+        // A chunk is never given back to its slab, so all of them are kept.
+        if free.len() < KEPT_PER_CLASS || matches!(storage, Storage::Chunk(_)) {
+            free.push(storage);
+        }
     }
 }
 
@@ -108,7 +134,8 @@ impl BufPool {
 pub struct Buf {
     storage: Storage,
     words: usize,
-    home: Rc<BufPool>,
+    /// `None` for a placeholder.
+    home: Option<Rc<BufPool>>,
 }
 
 impl Buf {
@@ -162,18 +189,19 @@ impl Buf {
     }
 }
 
+/// An empty buffer of no pool, as a placeholder.
+impl Default for Buf {
+    #[inline]
+    fn default() -> Self {
+        Buf { storage: Storage::default(), words: 0, home: None }
+    }
+}
+
 impl Drop for Buf {
     #[inline]
     fn drop(&mut self) {
-        let words = self.storage.words().len();
-        let class = BufPool::class(words);
-        let Some(free) = self.home.classes.get(class).filter(|_| words == SMALLEST_WORDS << class) else {
-            return;
-        };
-        let mut free = free.borrow_mut();
-        // A chunk is never given back to its slab, so all of them are kept.
-        if free.len() < KEPT_PER_CLASS || matches!(self.storage, Storage::Chunk(_)) {
-            free.push(std::mem::replace(&mut self.storage, Storage::Heap(Vec::new())));
+        if let Some(home) = &self.home {
+            home.keep(&mut self.storage);
         }
     }
 }

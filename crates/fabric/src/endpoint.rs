@@ -11,6 +11,7 @@
 
 mod batch;
 
+use batch::Verbs;
 pub use batch::{Batch, Completion, Done, Ticket};
 
 use crate::buf::BufPool;
@@ -54,6 +55,8 @@ struct Inner {
     arrived: RefCell<Vec<Waker>>,
     /// Are batches of READs fetched ahead, while other coroutines run?
     interleaves: Cell<bool>,
+    /// Is a READ alone carried out when it is posted, without a chain?
+    reads_now: Cell<bool>,
     /// Woken by the next verb or timer: see [`Driver::wake_on_work`].
     watcher: Cell<Option<Waker>>,
 }
@@ -65,6 +68,7 @@ const STREAK: u32 = 512;
 const STREAK_WITHIN: u32 = 8 * STREAK;
 /// And so often it looks whether a sleeper is due, which may hold what others wait for (an epoch, a lock).
 const LOOK_FOR_SLEEPERS: u32 = 16;
+const _: () = assert!(STREAK_WITHIN.is_multiple_of(LOOK_FOR_SLEEPERS));
 
 /// Chains kept for batches to come: as many as a full house of coroutines has in flight.
 const CHAINS: usize = 1024;
@@ -77,6 +81,12 @@ impl Inner {
         let yields = streak >= STREAK_WITHIN || streak.is_multiple_of(LOOK_FOR_SLEEPERS) && self.sleeper_is_due();
         self.streak.set(if yields { 0 } else { streak });
         yields
+    }
+    /// Is a batch that completes at once no reason to yield, whatever the time is?
+    #[inline]
+    fn goes_on(&self) -> bool {
+        // A streak that is too long has a length at which one looks for sleepers as well.
+        !(self.streak.get() + 1).is_multiple_of(LOOK_FOR_SLEEPERS)
     }
     fn sleeper_is_due(&self) -> bool {
         let due = self.timers.borrow().next_due();
@@ -94,6 +104,7 @@ impl Endpoint {
     /// Makes an endpoint from a connection.
     pub fn new(transport: Box<dyn Transport>) -> Self {
         let buffers = Rc::new(BufPool::new(transport.registrar()));
+        let reads_now = Cell::new(transport.reads_now());
         Endpoint {
             inner: Rc::new(Inner {
                 transport: RefCell::new(transport),
@@ -106,6 +117,7 @@ impl Endpoint {
                 streak: Cell::new(0),
                 arrived: RefCell::default(),
                 interleaves: Cell::new(false),
+                reads_now,
                 watcher: Cell::default(),
             }),
         }
@@ -181,6 +193,7 @@ impl Endpoint {
     /// Elsewhere, and on other fabrics, it changes nothing. Off at first.
     pub fn set_interleaving(&self, interleaves: bool) {
         self.inner.interleaves.set(interleaves);
+        self.inner.reads_now.set(!interleaves && self.inner.transport.borrow().reads_now());
     }
     /// Is this a fabric on which coroutines can interleave so?
     pub fn can_interleave(&self) -> bool {
@@ -222,28 +235,55 @@ impl Endpoint {
         self.inner.chains.borrow_mut().pop().unwrap_or_default()
     }
     #[inline]
-    fn recycle(&self, mut chain: Chain) {
+    fn recycle(&self, verbs: Verbs) {
+        let Verbs::Chain(mut chain) = verbs else { return };
         chain.clear();
         let mut free = self.inner.chains.borrow_mut();
-        if free.len() < CHAINS {
+        if free.len() < CHAINS && chain.capacity() > 0 {
             free.push(chain);
         }
     }
 
+    /// Posts the verbs of a batch to the transport.
+    #[inline]
+    fn launch(&self, verbs: &mut Verbs) -> Launched {
+        match verbs {
+            Verbs::Chain(chain) => self.launch_chain(chain),
+            Verbs::Read(ptr, buf) if self.inner.reads_now.get() => {
+                // Not in the head of the `match`: the transport would stay borrowed within it.
+                let now = self.inner.transport.borrow_mut().read_now(*ptr, buf);
+                match now {
+                    Some(Ok(())) => Launched::Done(None),
+                    Some(Err(error)) => Launched::Done(Some(error)),
+                    None => self.launch_as_chain(verbs),
+                }
+            }
+            Verbs::Read(..) => self.launch_as_chain(verbs),
+        }
+    }
+
+    /// Posts one READ to the transport as a chain.
+    #[inline(never)]
+    fn launch_as_chain(&self, verbs: &mut Verbs) -> Launched {
+        let mut chain = std::mem::take(verbs).into_chain(self);
+        let launched = self.launch_chain(&mut chain);
+        *verbs = Verbs::Chain(chain);
+        launched
+    }
+
     /// Posts a chain to the transport.
     #[inline]
-    fn launch(&self, chain: &mut Chain) -> Launched {
+    fn launch_chain(&self, chain: &mut Chain) -> Launched {
         if self.inner.interleaves.get()
             && crate::exec::is_running()
             && let Some(from) = self.inner.transport.borrow_mut().fetch_ahead(chain)
         {
             return Launched::Fetching(from);
         }
-        // Not in the head of the `match`: the transport would stay borrowed within it.
         let now = self.inner.transport.borrow_mut().run_now(chain);
         match now {
             Some(Ok(())) => Launched::Done(None),
-            Some(Err(error)) => Launched::Done(Some(Box::new(error))),
+            Some(Err(error)) => Launched::Done(Some(error)),
             None => self.launch_far(chain),
         }
     }
@@ -395,6 +435,30 @@ impl Span {
     #[inline]
     fn batch_of(&self, class: Class) -> Batch<'_> {
         Batch::new(self, class)
+    }
+    /// READs `len` bytes at once, as a batch that is posted and awaited: on mapped memory that needs neither a chain nor a
+    /// future. `None`, and nothing is posted or counted, where it is to be posted as a batch: on other fabrics, where its
+    /// coroutine may have to let others run, and where it fails.
+    #[inline]
+    pub fn read_now(&self, class: Class, ptr: RemotePtr, len: usize) -> Option<Buf> {
+        let inner = &*self.endpoint.inner;
+        if !inner.reads_now.get() || !len.is_multiple_of(8) || len > MAX_READ_LEN || !inner.goes_on() {
+            return None;
+        }
+        let mut buf = inner.buffers.take(len);
+        if !matches!(inner.transport.borrow_mut().read_now(ptr, &mut buf), Some(Ok(()))) {
+            return None;
+        }
+        inner.streak.set(inner.streak.get() + 1);
+        self.waits.set(self.waits.get() + 1);
+        let (mut cost, of_block) = (self.cost.borrow_mut(), u64::from(class == Class::Block));
+        cost.batches += 1;
+        cost.reads += 1;
+        cost.block_reads += of_block;
+        cost.bytes_read += len as u64;
+        cost.round_trips += 1;
+        cost.block_round_trips += of_block;
+        Some(buf)
     }
     /// READs `len` bytes.
     pub fn read(&self, ptr: RemotePtr, len: usize) -> impl Future<Output = Result<Buf, FabricError>> + '_ {

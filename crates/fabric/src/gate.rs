@@ -26,11 +26,11 @@ pub(crate) struct Pass<'a>(&'a Gate);
 
 impl Gate {
     #[inline]
-    pub(crate) fn enter(&self) -> Result<Pass<'_>, FabricError> {
+    pub(crate) fn enter(&self) -> Result<Pass<'_>, Box<FabricError>> {
         self.busy.store(true, Ordering::SeqCst);
         let pass = Pass(self);
         if self.revoked.load(Ordering::SeqCst) {
-            return Err(FabricError::Revoked);
+            return Err(Box::new(FabricError::Revoked));
         }
         Ok(pass)
     }

@@ -9,8 +9,8 @@ use crate::call::{self, CallHandler, RegionView};
 use crate::gate::{Gate, Gates};
 use crate::region::{self, Region};
 use crate::transport::{Capabilities, Completions, Identity, NodeInfo, Post, Transport};
-use crate::words::Words;
-use crate::{Chain, Endpoint, FabricError, NodeId, RemotePtr, VerbKind};
+use crate::words::{self, Words};
+use crate::{Buf, Chain, Endpoint, FabricError, NodeId, RemotePtr, Verb, VerbKind};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::sync::Arc;
@@ -126,30 +126,53 @@ impl Mapped {
     }
 
     /// Carries a chain out. If a region's file was cut, verbs on it have touched zeros in its place, and the chain
-    /// fails.
-    fn run(&self, gate: &Gate, chain: &mut Chain, manner: &Manner) -> Result<(), FabricError> {
-        if self.read_only || chain.iter().any(|verb| matches!(verb.kind, VerbKind::Call { .. } | VerbKind::Revoke(_))) {
-            self.carry_out(gate, chain, manner)?;
-        } else {
-            // Nothing but one-sided verbs, all of which are allowed.
-            let _pass = gate.enter()?;
-            Words::run_plain(chain, |ptr| self.region(ptr))?;
+    /// fails. The error is behind a pointer so that success moves no room for it about.
+    #[inline]
+    fn run(&self, gate: &Gate, chain: &mut Chain, manner: &Manner) -> Result<(), Box<FabricError>> {
+        let words = |verb: &Verb| {
+            let region = self.nodes.get(verb.ptr.node().index())?;
+            Words(region.words()).one_sided(verb)
+        };
+        let ran = if self.read_only { None } else { Words::run_one_sided(chain, words, || gate.enter()) };
+        match ran {
+            Some(result) => result?,
+            None => self.carry_out(gate, chain, manner)?,
         }
         if region::any_lost() { self.check_lost(chain) } else { Ok(()) }
     }
 
+    /// Carries out one READ; `None` where a chain says why it fails.
+    #[inline]
+    fn read(&self, gate: &Gate, ptr: RemotePtr, buf: &mut Buf) -> Option<Result<(), Box<FabricError>>> {
+        let region = Words(self.nodes.get(ptr.node().index())?.words());
+        let words = region.aligned(ptr, buf.len())?;
+        {
+            let _pass = match gate.enter() {
+                Ok(pass) => pass,
+                Err(error) => return Some(Err(error)),
+            };
+            words::fetch(buf.words_mut(), words);
+        }
+        // Zeros may have taken the place of a region: a chain is told by its next look at it.
+        (!region::any_lost()).then_some(Ok(()))
+    }
+
     #[cold]
-    fn check_lost(&self, chain: &Chain) -> Result<(), FabricError> {
+    fn check_lost(&self, chain: &Chain) -> Result<(), Box<FabricError>> {
         let lost = |node: NodeId| self.nodes.get(node.index()).is_some_and(Region::is_lost);
         match chain.iter().map(|verb| verb.node()).find(|node| lost(*node)) {
-            Some(node) => Err(FabricError::Unreachable { node, reason: LOST.to_owned() }),
+            Some(node) => Err(Box::new(FabricError::Unreachable { node, reason: LOST.to_owned() })),
             None => Ok(()),
         }
     }
 
-    /// Carries out a chain with control verbs, or on memory that may only be read.
-    #[inline(never)]
-    fn carry_out(&self, gate: &Gate, chain: &mut Chain, manner: &Manner) -> Result<(), FabricError> {
+    /// Carries out any chain: with control verbs, on memory that may only be read, or one that fails.
+    #[cold]
+    fn carry_out(&self, gate: &Gate, chain: &mut Chain, manner: &Manner) -> Result<(), Box<FabricError>> {
+        self.carry_out_any(gate, chain, manner).map_err(Box::new)
+    }
+
+    fn carry_out_any(&self, gate: &Gate, chain: &mut Chain, manner: &Manner) -> Result<(), FabricError> {
         if self.check_rights(chain, manner)? {
             Words::check_all(chain, |ptr| self.region(ptr))?;
             for verb in chain.iter() {
@@ -164,7 +187,7 @@ impl Mapped {
                 return Ok(());
             }
         }
-        let _pass = gate.enter()?;
+        let _pass = gate.enter().map_err(|error| *error)?;
         if self.read_only {
             Words::check_all(chain, |ptr| self.region(ptr))?;
             return chain.iter_mut().try_for_each(|verb| self.region(verb.ptr)?.peek(verb));
@@ -211,14 +234,15 @@ impl Connection {
 impl Transport for Connection {
     fn post(&mut self, id: u64, mut chain: Chain) -> Post {
         match self.run_now(&mut chain) {
-            Some(result) => Post::Done(chain, result),
+            Some(result) => Post::Done(chain, result.map_err(|error| *error)),
             None => {
                 self.queue.push_back((id, chain));
                 Post::Pending
             }
         }
     }
-    fn run_now(&mut self, chain: &mut Chain) -> Option<Result<(), FabricError>> {
+    #[inline]
+    fn run_now(&mut self, chain: &mut Chain) -> Option<Result<(), Box<FabricError>>> {
         match self.manner.delivery {
             Delivery::Immediate => {
                 if !self.manner.line.is_zero() {
@@ -228,6 +252,13 @@ impl Transport for Connection {
             }
             Delivery::Deferred => None,
         }
+    }
+    fn reads_now(&self) -> bool {
+        // By nothing more than loads.
+        self.manner.delivery == Delivery::Immediate && self.manner.line.is_zero() && !self.mapped.read_only
+    }
+    fn read_now(&mut self, ptr: RemotePtr, buf: &mut Buf) -> Option<Result<(), Box<FabricError>>> {
+        self.mapped.read(&self.gate, ptr, buf)
     }
     fn fetch_ahead(&mut self, chain: &Chain) -> Option<Duration> {
         if self.manner.delivery != Delivery::Immediate {
@@ -239,7 +270,7 @@ impl Transport for Connection {
         }
         Some(if self.manner.line.is_zero() { Duration::ZERO } else { self.now() + self.manner.waits(chain) })
     }
-    fn run_fetched(&mut self, chain: &mut Chain, from: Duration) -> Result<(), FabricError> {
+    fn run_fetched(&mut self, chain: &mut Chain, from: Duration) -> Result<(), Box<FabricError>> {
         if !from.is_zero() {
             self.wait_until(from);
         }
@@ -250,7 +281,7 @@ impl Transport for Connection {
             return false;
         };
         let result = self.mapped.run(&self.gate, &mut chain, &self.manner);
-        completions.complete(id, chain, result);
+        completions.complete(id, chain, result.map_err(|error| *error));
         true
     }
     fn now(&self) -> Duration {

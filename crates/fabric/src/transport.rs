@@ -5,7 +5,7 @@
 //! have in common (buffers, futures, round trips, deadlines, timers) lives in the [`Endpoint`] on top.
 
 use crate::slab::Registrar;
-use crate::{Chain, Endpoint, FabricError, NodeId};
+use crate::{Buf, Chain, Endpoint, FabricError, NodeId, RemotePtr};
 use std::time::Duration;
 
 /// Identifies a client to the fabric, so that `revoke` can name it. Stored in the pool, 24 bytes.
@@ -99,9 +99,20 @@ pub trait Transport {
     /// collect chains, to send several together, until it is asked to [`flush`](Self::flush) or to make progress.
     fn post(&mut self, id: u64, chain: Chain) -> Post;
     /// Carries a chain out at once and in place, where verbs take no time: mapped memory does. `None` where a chain is
-    /// to be [posted](Self::post); then it is as it was. Unlike a posted chain, this one never moves.
-    fn run_now(&mut self, chain: &mut Chain) -> Option<Result<(), FabricError>> {
+    /// to be [posted](Self::post); then it is as it was. Unlike a posted chain, this one never moves. The error is behind a
+    /// pointer so that success moves no room for it about.
+    fn run_now(&mut self, chain: &mut Chain) -> Option<Result<(), Box<FabricError>>> {
         let _ = chain;
+        None
+    }
+    /// Does [`read_now`](Self::read_now) carry READs out?
+    fn reads_now(&self) -> bool {
+        false
+    }
+    /// Carries out one READ as [`run_now`](Self::run_now) does a chain: the usual batch, which then needs no chain. `None`
+    /// where it is to be carried out, or refused, as a chain.
+    fn read_now(&mut self, ptr: RemotePtr, buf: &mut Buf) -> Option<Result<(), Box<FabricError>>> {
+        let _ = (ptr, buf);
         None
     }
     /// Has the processor fetch what a chain of READs alone touches, to be carried out by
@@ -112,9 +123,10 @@ pub trait Transport {
         None
     }
     /// Carries out a chain that was fetched ahead, which waits for `from`. Only mapped memory fetches ahead.
-    fn run_fetched(&mut self, chain: &mut Chain, from: Duration) -> Result<(), FabricError> {
+    fn run_fetched(&mut self, chain: &mut Chain, from: Duration) -> Result<(), Box<FabricError>> {
         let _ = from;
-        self.run_now(chain).unwrap_or_else(|| Err(FabricError::Unsupported { fabric: self.name(), verb: "READ ahead" }))
+        let fabric = self.name();
+        self.run_now(chain).unwrap_or_else(|| Err(Box::new(FabricError::Unsupported { fabric, verb: "READ ahead" })))
     }
     /// Delivers what has completed; returns whether anything did. What was collected is sent first.
     fn progress(&mut self, completions: &mut dyn Completions) -> bool;

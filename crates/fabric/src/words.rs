@@ -28,7 +28,7 @@ pub fn load(words: &[AtomicU64]) -> impl Iterator<Item = u64> + '_ {
 
 /// READ into a buffer of as many words. Eight at a time, since the compiler leaves atomic loads in a loop as they are.
 #[inline]
-fn fetch(to: &mut [u64], from: &[AtomicU64]) {
+pub(crate) fn fetch(to: &mut [u64], from: &[AtomicU64]) {
     let (to, to_rest) = to.as_chunks_mut::<8>();
     let (from, from_rest) = from.as_chunks::<8>();
     for (to, from) in to.iter_mut().zip(from) {
@@ -70,6 +70,37 @@ pub fn masked_cas(word: &AtomicU64, expect: u64, new: u64, compare_mask: u64, sw
     }
 }
 
+/// Has the processor fetch words. Returns the number of cache lines.
+#[inline]
+fn prefetch(words: &[AtomicU64]) -> usize {
+    let (lines, rest) = words.as_chunks::<WORDS_PER_LINE>();
+    lines.iter().map(|line| &line[0]).chain(rest.first()).for_each(region::prefetch);
+    lines.len() + usize::from(!rest.is_empty())
+}
+
+/// Carries out a WRITE or an atomic on the words that it touches.
+fn change(kind: &mut VerbKind, words: &[AtomicU64]) {
+    match kind {
+        VerbKind::Write(buf) => store(words, buf.words().iter().copied()),
+        VerbKind::Cas { expect, new, old } => {
+            if let Some(word) = words.first() {
+                *old = cas(word, *expect, *new);
+            }
+        }
+        VerbKind::Faa { add, old } => {
+            if let Some(word) = words.first() {
+                *old = faa(word, *add);
+            }
+        }
+        VerbKind::MaskedCas { expect, new, compare_mask, swap_mask, old } => {
+            if let Some(word) = words.first() {
+                *old = masked_cas(word, *expect, *new, *compare_mask, *swap_mask);
+            }
+        }
+        VerbKind::Read(_) | VerbKind::Call { .. } | VerbKind::Revoke(_) => {}
+    }
+}
+
 /// One memory node's region.
 #[derive(Clone, Copy)]
 pub struct Words<'a>(pub &'a [AtomicU64]);
@@ -103,8 +134,7 @@ impl<'a> Words<'a> {
     /// Has the processor fetch what a verb touches, as far as it lies within the region. Returns the number of cache
     /// lines.
     pub(crate) fn prefetch(self, verb: &Verb) -> usize {
-        let words = self.range(verb.ptr.offset(), verb.len() as u64).unwrap_or_default();
-        words.iter().step_by(WORDS_PER_LINE).map(region::prefetch).count()
+        prefetch(self.range(verb.ptr.offset(), verb.len() as u64).unwrap_or_default())
     }
 
     /// Can this verb be carried out?
@@ -115,27 +145,24 @@ impl<'a> Words<'a> {
     /// Carries out a verb.
     pub fn execute(self, verb: &mut Verb) -> Result<(), FabricError> {
         let words = self.slice(verb.ptr, verb.len())?;
-        match &mut verb.kind {
-            VerbKind::Read(buf) => fetch(buf.words_mut(), words),
-            VerbKind::Write(buf) => store(words, buf.words().iter().copied()),
-            VerbKind::Cas { expect, new, old } => {
-                if let Some(word) = words.first() {
-                    *old = cas(word, *expect, *new);
-                }
-            }
-            VerbKind::Faa { add, old } => {
-                if let Some(word) = words.first() {
-                    *old = faa(word, *add);
-                }
-            }
-            VerbKind::MaskedCas { expect, new, compare_mask, swap_mask, old } => {
-                if let Some(word) = words.first() {
-                    *old = masked_cas(word, *expect, *new, *compare_mask, *swap_mask);
-                }
-            }
-            VerbKind::Call { .. } | VerbKind::Revoke(_) => {}
-        }
+        Words::perform(&mut verb.kind, words);
         Ok(())
+    }
+
+    /// The words that a one-sided verb touches. `None` for a control verb, and for a verb that
+    /// [`check`](Self::check) refuses.
+    #[inline]
+    pub(crate) fn one_sided(self, verb: &Verb) -> Option<&'a [AtomicU64]> {
+        match &verb.kind {
+            VerbKind::Read(buf) => self.aligned(verb.ptr, buf.len()),
+            VerbKind::Call { .. } | VerbKind::Revoke(_) => None,
+            _ => self.aligned(verb.ptr, verb.len()),
+        }
+    }
+    /// The words of `len` bytes, whole words, from this address on; `None` if it is not aligned, or they reach beyond the end.
+    #[inline]
+    pub(crate) fn aligned(self, ptr: RemotePtr, len: usize) -> Option<&'a [AtomicU64]> {
+        self.range(ptr.offset(), len as u64).filter(|_| ptr.offset().is_multiple_of(8))
     }
 
     /// Carries out a verb on memory that is mapped read-only, where it can only be a READ. Loads stronger than relaxed
@@ -160,30 +187,54 @@ impl<'a> Words<'a> {
         chain.iter().try_for_each(|verb| region(verb.ptr)?.check(verb))
     }
 
-    /// Carries out a whole chain of one-sided verbs, which may name several nodes. While it carries out one verb, the
-    /// processor fetches what the next ones touch: the misses of a batch overlap.
+    /// Carries out a one-sided verb on the words that it touches.
     #[inline]
-    pub(crate) fn run_plain<'r>(
+    pub(crate) fn perform(kind: &mut VerbKind, words: &[AtomicU64]) {
+        match kind {
+            VerbKind::Read(buf) => fetch(buf.words_mut(), words),
+            _ => change(kind, words),
+        }
+    }
+
+    /// Carries out a whole chain of one-sided verbs, which may name several nodes. `words` are those that a verb touches, and
+    /// the result of `enter` is held while they are touched. `None`, and nothing is carried out, if a verb has no words.
+    /// While it carries out one verb, the processor fetches what the next ones touch: the misses of a batch overlap.
+    #[inline]
+    pub(crate) fn run_one_sided<'r, P, E>(
         chain: &mut Chain,
-        region: impl Fn(RemotePtr) -> Result<Words<'r>, FabricError>,
-    ) -> Result<(), FabricError> {
-        Words::check_all(chain, &region)?;
+        words: impl Fn(&Verb) -> Option<&'r [AtomicU64]>,
+        enter: impl FnOnce() -> Result<P, E>,
+    ) -> Option<Result<(), E>> {
+        // The usual chain is looked at once.
+        if let [verb] = chain.as_mut_slice() {
+            let words = words(verb)?;
+            return Some(enter().map(|_pass| Words::perform(&mut verb.kind, words)));
+        }
         if chain.len() < PREFETCH_FROM {
-            return chain.iter_mut().try_for_each(|verb| region(verb.ptr)?.execute(verb));
-        }
-        let (mut ahead, mut lines) = (0, 0);
-        for i in 0..chain.len() {
-            while lines < LINES_AHEAD
-                && let Some(next) = chain.get(ahead)
-            {
-                lines += region(next.ptr)?.prefetch(next);
-                ahead += 1;
+            if !chain.iter().all(|verb| words(verb).is_some()) {
+                return None;
             }
-            let Some(verb) = chain.get_mut(i) else { break };
-            lines = lines.saturating_sub(verb.len().div_ceil(8 * WORDS_PER_LINE));
-            region(verb.ptr)?.execute(verb)?;
+            return Some(enter().map(|_pass| {
+                for verb in chain {
+                    if let Some(words) = words(verb) {
+                        Words::perform(&mut verb.kind, words);
+                    }
+                }
+            }));
         }
-        Ok(())
+        let found = chain.iter().map(&words).collect::<Option<Vec<_>>>()?;
+        Some(enter().map(|_pass| {
+            let (mut next, mut ahead) = (found.iter(), 0);
+            for (verb, words) in chain.iter_mut().zip(&found) {
+                while ahead < LINES_AHEAD
+                    && let Some(words) = next.next()
+                {
+                    ahead += prefetch(words);
+                }
+                ahead = ahead.saturating_sub(words.len().div_ceil(WORDS_PER_LINE));
+                Words::perform(&mut verb.kind, words);
+            }
+        }))
     }
 
     /// Carries out a whole chain whose verbs may name several nodes.

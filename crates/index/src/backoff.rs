@@ -17,7 +17,13 @@ const LONG: u32 = 12;
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     pauses: u32,
-    last_check: Option<Duration>,
+    /// Rare, and too large to be moved with every operation.
+    checks: Option<Box<Checks>>,
+}
+
+#[derive(Debug, Default)]
+struct Checks {
+    latest: Option<Duration>,
     timeout: LockTimeout,
 }
 
@@ -35,10 +41,13 @@ impl Backoff {
         endpoint.sleep(pause).await;
         let now = endpoint.now();
         let interval = (session.pool().lease() / 16).max(LAST_PAUSE);
-        let due = self.pauses > PAUSES_BEFORE_CHECK
-            && self.last_check.is_none_or(|checked| now.saturating_sub(checked) >= interval);
+        if self.pauses <= PAUSES_BEFORE_CHECK {
+            return false;
+        }
+        let latest = &mut self.checks.get_or_insert_default().latest;
+        let due = latest.is_none_or(|checked| now.saturating_sub(checked) >= interval);
         if due {
-            self.last_check = Some(now);
+            *latest = Some(now);
         }
         due
     }
@@ -46,7 +55,10 @@ impl Backoff {
     /// Evaluates an attempt to recover a lock. Fails if the lock has had the same live holders for two leases.
     pub(crate) async fn check_holder(&mut self, pin: &Pin<'_>, held: Option<HeldLock>) -> Result<(), IndexError> {
         match held {
-            Some(held) => check_timeout(pin.session(), pin.span(), &mut self.timeout, held).await,
+            Some(held) => {
+                let timeout = &mut self.checks.get_or_insert_default().timeout;
+                check_timeout(pin.session(), pin.span(), timeout, held).await
+            }
             None => Ok(()),
         }
     }
@@ -58,6 +70,7 @@ impl Backoff {
         held: HeldLock,
         (state, leases): (u64, u32),
     ) -> Result<(), IndexError> {
-        check_timeout_of(pin.session(), pin.span(), &mut self.timeout, (held, state), leases).await
+        let timeout = &mut self.checks.get_or_insert_default().timeout;
+        check_timeout_of(pin.session(), pin.span(), timeout, (held, state), leases).await
     }
 }

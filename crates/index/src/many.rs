@@ -32,8 +32,12 @@ pub(crate) trait BatchedLookup<'a>: Sized {
     /// The posted first READs.
     type Reads;
 
-    /// Begins the lookup: hash, table, pin, and a READ of the root where that is due.
-    async fn begin(index: &'a Self::Index, key: &'a [u8]) -> Result<Self, IndexError>;
+    /// Begins the lookup: hash, table, pin.
+    fn begin(index: &'a Self::Index, key: &'a [u8]) -> Result<Self, IndexError>;
+    /// READs the root where that is due, before the next lookup begins.
+    async fn look_at_root(&mut self) -> Result<(), IndexError> {
+        Ok(())
+    }
     /// Prepares the lookup after all of them have begun.
     async fn prepare(&mut self) -> Result<(), IndexError> {
         Ok(())
@@ -66,9 +70,13 @@ async fn get_together<'a, L: BatchedLookup<'a>>(
     keys: &[&'a [u8]],
     values: &mut Vec<Option<Value>>,
 ) -> Result<(), IndexError> {
-    let mut lookups = Vec::with_capacity(keys.len());
+    let mut lookups: Vec<L> = Vec::with_capacity(keys.len());
     for key in keys {
-        lookups.push(L::begin(index, key).await?);
+        // Results of futures are moved, and lookups are large: so beginning one is no future.
+        lookups.push(L::begin(index, key)?);
+        if let Some(lookup) = lookups.last_mut() {
+            lookup.look_at_root().await?;
+        }
     }
     for lookup in &mut lookups {
         lookup.prepare().await?;
@@ -79,16 +87,19 @@ async fn get_together<'a, L: BatchedLookup<'a>>(
     let reads: Vec<_> = lookups.iter().map(|lookup| lookup.ask(&mut batch, &mut guards)).collect();
     let mut done = batch.post().await?;
     guards.finish(&mut done)?;
-    let (mut answers, mut blocks) = (Vec::with_capacity(keys.len()), Vec::new());
+    let (base, mut blocks) = (values.len(), Vec::new());
+    let mut open = vec![true; keys.len()];
     for (i, (lookup, reads)) in lookups.iter_mut().zip(reads).enumerate() {
-        answers.push(match lookup.judge(reads, &mut done)? {
-            Judged::Answer(value) => Some(value),
-            Judged::Block(ptr, len) => {
-                blocks.push((i, ptr, len));
-                None
+        match lookup.judge(reads, &mut done)? {
+            Judged::Answer(value) => {
+                values.push(value);
+                open[i] = false;
+                continue;
             }
-            Judged::Open => None,
-        });
+            Judged::Block(ptr, len) => blocks.push((i, ptr, len)),
+            Judged::Open => {}
+        }
+        values.push(None);
     }
     drop(done);
     if let Some(first) = lookups.first() {
@@ -97,18 +108,19 @@ async fn get_together<'a, L: BatchedLookup<'a>>(
         let mut done = batch.post().await?;
         for (i, ticket) in tickets {
             let block = Block::decode(done.buf(ticket));
-            answers[i] = block.filter(|block| block.key() == keys[i]).map(|block| Some(block.into_value()));
+            if let Some(block) = block.filter(|block| block.key() == keys[i]) {
+                values[base + i] = Some(block.into_value());
+                open[i] = false;
+            }
         }
     }
-    let (mut places, mut open) = (Vec::new(), Vec::new());
-    for (lookup, answer) in lookups.into_iter().zip(answers) {
-        if answer.is_none() {
-            places.push(values.len());
-            open.push(lookup);
-        }
-        values.push(answer.flatten());
+    if !open.contains(&true) {
+        return Ok(());
     }
-    for (place, value) in places.into_iter().zip(try_join_all(open.into_iter().map(L::finish)).await?) {
+    let places: Vec<_> = (base..).zip(&open).filter_map(|(place, open)| open.then_some(place)).collect();
+    // All others end before the first of these goes on.
+    let rest: Vec<_> = lookups.into_iter().zip(open).filter_map(|(lookup, open)| open.then_some(lookup)).collect();
+    for (place, value) in places.into_iter().zip(try_join_all(rest.into_iter().map(L::finish)).await?) {
         values[place] = value;
     }
     Ok(())

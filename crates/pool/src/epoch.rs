@@ -128,7 +128,12 @@ impl Pins {
     /// Removes a pin at `epoch`.
     pub(crate) fn unpin(&self, epoch: u64) {
         let mut counts = self.counts.borrow_mut();
-        if let Some(entry) = counts.iter_mut().find(|(pinned, _)| *pinned == epoch) {
+        // Usually there is one epoch.
+        let entry = match counts.front() {
+            Some((oldest, _)) if *oldest == epoch => counts.front_mut(),
+            _ => counts.iter_mut().find(|(pinned, _)| *pinned == epoch),
+        };
+        if let Some(entry) = entry {
             entry.1 -= 1;
             #[cfg(feature = "marks")]
             crate::ledger::unpinned(self.id(), epoch);

@@ -21,19 +21,46 @@ pub fn with_index<I: PoolIndex>(bytes: u64, config: I::Config, body: impl AsyncF
 /// # Panics
 /// If index or pool are not sound.
 pub fn with_index_on<I: PoolIndex>(fabric: Arc<dyn Fabric>, config: I::Config, body: impl AsyncFnOnce(&I)) {
-    let identity = fabric.new_identity();
-    let endpoint = fabric.connect(&identity).expect("a connection");
-    Executor::new().block_on(&endpoint, async {
-        let pool = Pool::create(fabric.clone(), &endpoint, &PoolOptions::unseeded()).await.expect("a pool");
-        let client = Client::register(&pool, identity, &endpoint).await.expect("a slot");
+    // Three futures and not one, so that a test compiles no more than its body again.
+    let alone = Alone::new(fabric);
+    let index = alone.create::<I>(&config);
+    alone.executor.block_on(&alone.endpoint, body(&index));
+    alone.end(index);
+}
+
+/// One client of a new pool.
+struct Alone {
+    executor: Executor,
+    endpoint: Endpoint,
+    client: Arc<Client>,
+    session: Rc<Session>,
+}
+
+impl Alone {
+    fn new(fabric: Arc<dyn Fabric>) -> Self {
+        let identity = fabric.new_identity();
+        let endpoint = fabric.connect(&identity).expect("a connection");
+        let executor = Executor::new();
+        let client = executor.block_on(&endpoint, async {
+            let pool = Pool::create(fabric.clone(), &endpoint, &PoolOptions::unseeded()).await.expect("a pool");
+            Client::register(&pool, identity, &endpoint).await.expect("a slot")
+        });
         let session = Rc::new(client.session(endpoint.clone()));
-        let index = I::create(&session, "test", &config).await.expect("an index");
-        body(&index).await;
-        assert_sound(&session, &index).await;
-        drop(index);
-        drop(session);
-        client.close(&endpoint).await.expect("everything is given back");
-    });
+        Alone { executor, endpoint, client, session }
+    }
+
+    #[inline(never)]
+    fn create<I: PoolIndex>(&self, config: &I::Config) -> I {
+        self.executor.block_on(&self.endpoint, I::create(&self.session, "test", config)).expect("an index")
+    }
+
+    #[inline(never)]
+    fn end<I: PoolIndex>(self, index: I) {
+        let Alone { executor, endpoint, client, session } = self;
+        executor.block_on(&endpoint, assert_sound(&session, &index));
+        drop((index, session));
+        executor.block_on(&endpoint, client.close(&endpoint)).expect("everything is given back");
+    }
 }
 
 /// Asserts that an audit of the index finds nothing.

@@ -79,7 +79,7 @@ mod faults {
                 Setup { tearing: ODDS, ..insert_remove_churn() },
                 &[Fault::CuckooTorn],
             )
-            .seen_at(558),
+            .seen_at(288),
             planted(
                 "cuckoo: a worker's copy of the root misses the growth",
                 "Fault::CuckooUnseen",
@@ -110,7 +110,7 @@ mod faults {
                 insert_remove_churn(),
                 &[Fault::CuckooUnlocked],
             )
-            .seen_at(31),
+            .seen_at(10),
         ]
     }
 }

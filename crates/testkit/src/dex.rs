@@ -233,7 +233,7 @@ mod faults {
                 frozen(),
                 Fault::StaleLease,
             )
-            .seen_at(93),
+            .seen_at(292),
             case(
                 "DEX: a partition is given away while operations are in progress",
                 "Fault::GivenWithoutDrain",
@@ -250,13 +250,14 @@ mod faults {
                     found
                 },
             )
-            .seen_at(22),
+            .seen_at(96),
             case(
                 "DEX: copies of leaves stay in the cache when their partition is given away",
                 "Fault::CopiesKept",
                 contended(),
                 Fault::CopiesKept,
-            ),
+            )
+            .seen_at(6),
             case(
                 "DEX: a copy of a leaf is read while the leaf is written",
                 "Fault::CopyDuringWrite",
@@ -276,7 +277,7 @@ mod faults {
                 contended(),
                 Fault::AdmittedWithoutTurn,
             )
-            .seen_at(179),
+            .seen_at(47),
             case_of(
                 "DEX: a bound moves before dirty leaves are written back",
                 "Fault::BoundBeforeFlush",
@@ -284,7 +285,7 @@ mod faults {
                 Fault::BoundBeforeFlush,
                 DexUnderTest::write_back(),
             )
-            .seen_at(24),
+            .seen_at(399),
             case_of(
                 "DEX: a dirty leaf is evicted without being written back",
                 "Fault::DirtyEvicted",
@@ -337,7 +338,8 @@ mod faults {
                 "Fault::CallKeepsCopy",
                 contended(),
                 Fault::CallKeepsCopy,
-            ),
+            )
+            .seen_at(225),
             offloaded(
                 "DEX: a call overtakes WRITEs that have completed",
                 "Fault::CallOvertakesWrites",

@@ -88,7 +88,7 @@ impl FaultCase {
     ) -> Self {
         FaultCase { name, planted, seen_at: None, run: Box::new(run) }
     }
-    /// Notes the first seed that detects the fault.
+    /// Notes a seed that detects the fault, best one that does so soon: in a livelock many seconds of the simulator pass first.
     pub(crate) fn seen_at(self, seed: u64) -> Self {
         FaultCase { seen_at: Some(seed), ..self }
     }
@@ -330,7 +330,8 @@ pub fn cases() -> Vec<FaultCase> {
             "SHARD: a version is one bit, and two resizes look like none",
             "Fault::OneBitVersion",
             &[Fault::OneBitVersion],
-        ),
+        )
+        .seen_at(51),
         in_shard("SHARD: a moved bucket is unlocked by a plain WRITE", "Fault::PlainUnlock", &[Fault::PlainUnlock])
             .seen_at(515),
         in_shard(
@@ -366,7 +367,8 @@ pub fn cases() -> Vec<FaultCase> {
             "pool::Fault::LateClear",
             crashing(),
             pool::Fault::LateClear,
-        ),
+        )
+        .seen_at(84),
         in_pool(
             "a takeover that does not revoke first",
             "pool::Fault::NoRevocation",

@@ -171,7 +171,8 @@ mod faults {
                     plant(&[]);
                     found
                 },
-            ),
+            )
+            .seen_at(3),
             case(
                 "Sherman: a replacement does not compare the value under the leaf's lock",
                 "Fault::Uncompared",

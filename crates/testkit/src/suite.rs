@@ -173,8 +173,9 @@ async fn compare_scans(index: &AnyIndex, model: &Model) {
     for from in bounds.iter().chain([&Bound::Unbounded]) {
         for to in bounds.iter().chain([&Bound::Unbounded]) {
             let within = |key: &[u8]| std::ops::RangeBounds::contains(&(*from, *to), key);
+            let expected: Vec<_> = model.iter().filter(|(key, _)| within(key)).collect();
             for limit in [0, 1, 7, usize::MAX] {
-                let expected = model.iter().filter(|(key, _)| within(key)).take(limit);
+                let expected = expected.iter().take(limit);
                 let found = index.scan((*from, *to), limit).await.unwrap();
                 let found = found.iter().map(|entry| (&*entry.key, &*entry.value));
                 let expected = expected.map(|(key, value)| (key.as_slice(), value.as_slice()));

@@ -59,6 +59,11 @@ impl World {
     /// # Panics
     /// If it does not end.
     pub fn run<F: Future<Output = ()> + 'static>(&self, body: impl FnOnce(Ctx) -> F) {
+        // Boxed, so that what runs it is compiled once.
+        let mut body = Some(body);
+        self.run_boxed(&mut |ctx| Box::pin(body.take().expect("asked for once")(ctx)));
+    }
+    fn run_boxed(&self, body: &mut dyn FnMut(Ctx) -> Pin<Box<dyn Future<Output = ()>>>) {
         let endpoints = Rc::new(RefCell::default());
         match self {
             World::Mapped(fabric, _) => {
@@ -88,8 +93,8 @@ struct All(Rc<RefCell<Vec<Endpoint>>>);
 
 impl Driver for All {
     fn progress(&self) -> bool {
-        let endpoints = self.0.borrow().clone();
-        endpoints.iter().fold(false, |any, endpoint| endpoint.progress() | any)
+        // Progress wakes coroutines and runs none, so nobody connects meanwhile.
+        self.0.borrow().iter().fold(false, |any, endpoint| endpoint.progress() | any)
     }
     fn flush(&self) {
         self.0.borrow().iter().for_each(Driver::flush);

@@ -179,12 +179,12 @@ fn verdict(checked: &Ended) -> (Option<i32>, Vec<String>) {
 
 #[test]
 fn a_check_says_the_same_of_a_crashed_client_each_time() {
-    let dir = Dir::new();
-    let pool = dir.path("pool");
-    let pool = text(&pool);
-    run(&["pool", "create", pool, "--size", "64MiB", "--lease", "1s"]).ok();
-    run(&["index", "create", pool, "demo"]).ok();
-    for repair in [false, true] {
+    let round = |repair: bool| {
+        let dir = Dir::new();
+        let pool = dir.path("pool");
+        let pool = text(&pool);
+        run(&["pool", "create", pool, "--size", "64MiB", "--lease", "1s"]).ok();
+        run(&["index", "create", pool, "demo"]).ok();
         let mut writer = start(&["load", pool, "demo", "-"]);
         let mut input = writer.stdin.take().unwrap();
         for i in 0..5_000 {
@@ -216,7 +216,12 @@ fn a_check_says_the_same_of_a_crashed_client_each_time() {
         }
         let after = run(&["pool", "check", pool]);
         assert_eq!(after.code, Some(0), "{}", after.text());
-    }
+    };
+    // At once: both wait for longer than a lease.
+    std::thread::scope(|scope| {
+        scope.spawn(|| round(false));
+        scope.spawn(|| round(true));
+    });
 }
 
 fn send(child: &std::process::Child, signal: &str) {

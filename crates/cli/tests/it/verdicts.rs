@@ -410,12 +410,25 @@ fn ctrl_c_ends_what_takes_long_with_what_was_done() {
         assert!(asked.elapsed() < Duration::from_secs(10), "{args:?}: {:?}", asked.elapsed());
         json(&ended)
     };
-    let check = interrupted(&["check", "--seeds", "0..1000000000", "--json", "-"]);
-    assert!(check["seeds_run"].as_u64().unwrap() > 0 && check["interrupted"] == true);
-    let sim = interrupted(&["sim", "--keys", "1K", "--ops", "1G", "--clients", "8", "--json", "-"]);
-    assert!(sim["ops"].as_u64().unwrap() > 0 && sim["interrupted"] == true);
-    let sweep = ["sim", "--keys", "300", "--ops", "1G", "--sweep", "clients=1,2", "--out", text(&out), "--json", "-"];
-    assert_eq!(interrupted(&sweep)["rows"], Value::Array(Vec::new()), "what was cut short is no point");
+    let check = || {
+        let check = interrupted(&["check", "--seeds", "0..1000000000", "--json", "-"]);
+        assert!(check["seeds_run"].as_u64().unwrap() > 0 && check["interrupted"] == true);
+    };
+    let sim = || {
+        let sim = interrupted(&["sim", "--keys", "1K", "--ops", "1G", "--clients", "8", "--json", "-"]);
+        assert!(sim["ops"].as_u64().unwrap() > 0 && sim["interrupted"] == true);
+    };
+    let sweep = || {
+        let sweep =
+            ["sim", "--keys", "300", "--ops", "1G", "--sweep", "clients=1,2", "--out", text(&out), "--json", "-"];
+        assert_eq!(interrupted(&sweep)["rows"], Value::Array(Vec::new()), "what was cut short is no point");
+    };
+    // At once: each waits for its time.
+    std::thread::scope(|scope| {
+        scope.spawn(check);
+        scope.spawn(sim);
+        scope.spawn(sweep);
+    });
 }
 
 #[test]

@@ -341,22 +341,31 @@ pub fn on_threads(fabric: &dyn Fabric, scripts: Vec<Script>) -> Vec<Verdict> {
     })
 }
 
-struct AllEndpoints(Vec<Endpoint>);
+struct AllEndpoints {
+    endpoints: Vec<Endpoint>,
+    /// Each look at them moves the fabric's clock, and nothing else does.
+    looks_pass_time: bool,
+}
 
 impl Driver for AllEndpoints {
     fn progress(&self) -> bool {
-        self.0.iter().fold(false, |any, endpoint| endpoint.progress() | any)
+        // Never idle where looks pass time: an executor that gives the processor away waits for nothing.
+        self.endpoints.iter().fold(self.looks_pass_time, |any, endpoint| endpoint.progress() | any)
     }
     fn flush(&self) {
-        self.0.iter().for_each(Driver::flush);
+        self.endpoints.iter().for_each(Driver::flush);
     }
     fn collects(&self) -> bool {
-        self.0.iter().any(Driver::collects)
+        self.endpoints.iter().any(Driver::collects)
     }
 }
 
 /// Runs the scripts as coroutines of one thread.
 pub fn on_one_thread(fabric: &dyn Fabric, scripts: Vec<Script>) -> Vec<Verdict> {
+    as_coroutines(fabric, scripts, false)
+}
+
+fn as_coroutines(fabric: &dyn Fabric, scripts: Vec<Script>, looks_pass_time: bool) -> Vec<Verdict> {
     let executor = Executor::new();
     let connect = |script: Script| Ok((fabric.connect(&script.identity())?, script));
     let connected: Result<Vec<_>, FabricError> = scripts.into_iter().map(connect).collect();
@@ -364,7 +373,8 @@ pub fn on_one_thread(fabric: &dyn Fabric, scripts: Vec<Script>) -> Vec<Verdict> 
         Ok(connected) => connected,
         Err(error) => return vec![Err(error.into())],
     };
-    let all = AllEndpoints(connected.iter().map(|(endpoint, _)| endpoint.clone()).collect());
+    let endpoints = connected.iter().map(|(endpoint, _)| endpoint.clone()).collect();
+    let all = AllEndpoints { endpoints, looks_pass_time };
     let start = |(endpoint, script): (Endpoint, Script)| executor.spawn(script.start(endpoint));
     let tasks: Vec<_> = connected.into_iter().map(start).collect();
     executor.block_on(&all, async {

@@ -12,7 +12,7 @@ mod flaws;
 
 pub use flaws::Flaw;
 
-use super::{FabricUnderTest, Script, Verdict, on_one_thread};
+use super::{FabricUnderTest, Script, Verdict, as_coroutines};
 use crate::call::{self, CallRefused, CallTable, RegionView};
 use crate::transport::{Capabilities, Completions, Fabric, Identity, NodeInfo, Post, Transport};
 use crate::{Chain, Endpoint, FabricError, NodeId, VerbKind};
@@ -551,7 +551,7 @@ impl FabricUnderTest for Stepping {
         Some(Arc::new(fabric))
     }
     fn run(&self, fabric: &Arc<dyn Fabric>, scripts: Vec<Script>) -> Vec<Verdict> {
-        on_one_thread(&**fabric, scripts)
+        as_coroutines(&**fabric, scripts, true)
     }
     fn rounds(&self) -> u64 {
         if cfg!(miri) { 8 } else { 100 }

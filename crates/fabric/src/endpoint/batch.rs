@@ -6,7 +6,7 @@
 //! ends.
 
 use super::{Endpoint, Launched, MAX_READ_LEN, Span};
-use crate::meter::Class;
+use crate::meter::{Class, Counters};
 use crate::{Buf, CallRefused, Chain, FabricError, RemotePtr, Verb, VerbKind};
 use std::any::Any;
 use std::future::Future;
@@ -18,11 +18,52 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket(usize);
 
+/// The verbs of a batch.
+pub(super) enum Verbs {
+    /// One READ, as usual: on mapped memory it needs no chain.
+    Read(RemotePtr, Buf),
+    /// Any other verbs.
+    Chain(Chain),
+}
+
+impl Default for Verbs {
+    #[inline]
+    fn default() -> Self {
+        Verbs::Chain(Chain::new())
+    }
+}
+
+impl Verbs {
+    /// Number of verbs.
+    #[inline]
+    fn len(&self) -> usize {
+        match self {
+            Verbs::Read(..) => 1,
+            Verbs::Chain(chain) => chain.len(),
+        }
+    }
+    /// Makes a chain of them, with room that the endpoint keeps.
+    #[inline]
+    pub(super) fn into_chain(self, endpoint: &Endpoint) -> Chain {
+        match self {
+            Verbs::Chain(chain) if chain.capacity() > 0 => chain,
+            other => other.into_kept_chain(endpoint),
+        }
+    }
+    fn into_kept_chain(self, endpoint: &Endpoint) -> Chain {
+        let mut chain = endpoint.chain();
+        if let Verbs::Read(ptr, buf) = self {
+            chain.push(Verb { ptr, fence: false, kind: VerbKind::Read(buf) });
+        }
+        chain
+    }
+}
+
 /// A batch that is being built: one doorbell, one round trip.
 #[must_use = "nothing is posted until `post` or `post_detached`"]
 pub struct Batch<'s> {
     span: &'s Span,
-    chain: Chain,
+    verbs: Verbs,
     class: Class,
     fence: bool,
     /// Why it is refused. Behind a pointer, because a batch moves.
@@ -32,7 +73,7 @@ pub struct Batch<'s> {
 impl<'s> Batch<'s> {
     #[inline]
     pub(super) fn new(span: &'s Span, class: Class) -> Self {
-        Batch { span, chain: span.endpoint.chain(), class, fence: false, failure: None }
+        Batch { span, verbs: Verbs::default(), class, fence: false, failure: None }
     }
     /// Lets the batch fail with this error, unless it fails already. Nothing is posted.
     #[cold]
@@ -45,20 +86,48 @@ impl<'s> Batch<'s> {
         if !ptr.offset().is_multiple_of(8) && !verb.is_empty() {
             self.refuse(FabricError::Misaligned { ptr, len: verb.len() });
         }
-        self.chain.push(verb);
-        Ticket(self.chain.len() - 1)
+        self.push_verb(verb)
+    }
+    #[inline]
+    fn push_verb(&mut self, verb: Verb) -> Ticket {
+        match &mut self.verbs {
+            Verbs::Chain(chain) if chain.capacity() > 0 => {
+                chain.push(verb);
+                Ticket(chain.len() - 1)
+            }
+            _ => self.push_first(verb),
+        }
+    }
+    /// Adds the first verb that needs a chain.
+    #[inline(never)]
+    fn push_first(&mut self, verb: Verb) -> Ticket {
+        let mut chain = std::mem::take(&mut self.verbs).into_chain(&self.span.endpoint);
+        let ticket = Ticket(chain.len());
+        chain.push(verb);
+        self.verbs = Verbs::Chain(chain);
+        ticket
     }
     /// READ of `len` bytes, a multiple of 8, at most [`MAX_READ_LEN`].
     #[inline]
     pub fn read(&mut self, ptr: RemotePtr, len: usize) -> Ticket {
-        if !len.is_multiple_of(8) {
-            self.refuse(FabricError::Misaligned { ptr, len });
-        }
-        if len > MAX_READ_LEN {
-            self.refuse(FabricError::TooLong { ptr, len });
+        if !(ptr.offset() | len as u64).is_multiple_of(8) || len > MAX_READ_LEN {
+            self.check_read(ptr, len);
         }
         let buf = self.span.endpoint.buf(if self.failure.is_none() { len } else { 0 });
-        self.push(ptr, VerbKind::Read(buf))
+        if self.verbs.len() == 0 && !self.fence {
+            self.verbs = Verbs::Read(ptr, buf);
+            return Ticket(0);
+        }
+        let fence = std::mem::take(&mut self.fence);
+        self.push_verb(Verb { ptr, fence, kind: VerbKind::Read(buf) })
+    }
+    #[cold]
+    fn check_read(&mut self, ptr: RemotePtr, len: usize) {
+        if len.is_multiple_of(8) && len > MAX_READ_LEN {
+            self.refuse(FabricError::TooLong { ptr, len });
+        } else if len > 0 {
+            self.refuse(FabricError::Misaligned { ptr, len });
+        }
     }
     /// WRITE of a buffer.
     pub fn write(&mut self, ptr: RemotePtr, buf: Buf) -> Ticket {
@@ -98,28 +167,30 @@ impl<'s> Batch<'s> {
     }
     /// Verbs so far.
     pub fn len(&self) -> usize {
-        self.chain.len()
+        self.verbs.len()
     }
     /// No verbs yet?
     pub fn is_empty(&self) -> bool {
-        self.chain.is_empty()
+        self.verbs.len() == 0
     }
 
-    /// Counts what is about to be posted. A batch that is refused beforehand, or has no verbs, costs nothing.
+    /// Counts what is about to be posted.
     #[inline]
     fn count(&self) {
-        if self.failure.is_some() || self.chain.is_empty() {
-            return;
-        }
         let mut cost = self.span.cost.borrow_mut();
         cost.batches += 1;
-        for verb in &self.chain {
+        let count_read = |cost: &mut Counters, buf: &Buf| {
+            cost.reads += 1;
+            cost.block_reads += u64::from(self.class == Class::Block);
+            cost.bytes_read += buf.len() as u64;
+        };
+        let chain = match &self.verbs {
+            Verbs::Read(_, buf) => return count_read(&mut cost, buf),
+            Verbs::Chain(chain) => chain,
+        };
+        for verb in chain {
             match &verb.kind {
-                VerbKind::Read(buf) => {
-                    cost.reads += 1;
-                    cost.block_reads += u64::from(self.class == Class::Block);
-                    cost.bytes_read += buf.len() as u64;
-                }
+                VerbKind::Read(buf) => count_read(&mut cost, buf),
                 VerbKind::Write(buf) => {
                     cost.writes += 1;
                     cost.bytes_written += buf.len() as u64;
@@ -131,24 +202,27 @@ impl<'s> Batch<'s> {
         }
     }
 
-    /// Posts what is there. A batch that is refused has nothing posted, so waiting for it is no round trip.
+    /// Posts what is there. A batch that is refused beforehand, or has no verbs, has nothing posted: it costs nothing, and
+    /// waiting for it is no round trip.
     #[inline]
     fn launch(self) -> Completion<'s> {
+        if self.failure.is_some() || self.verbs.len() == 0 {
+            return self.launch_nothing();
+        }
         self.count();
-        let Batch { span, mut chain, class, failure, .. } = self;
-        let (state, failure) = match failure {
-            Some(_) => {
-                chain.clear();
-                (State::Ready, failure)
-            }
-            None if chain.is_empty() => (State::Ready, None),
-            None => match span.endpoint.launch(&mut chain) {
-                Launched::Done(failure) => (State::Fresh, failure),
-                Launched::Flying(id) => (State::Flying(id), None),
-                Launched::Fetching(from) => (State::Fetching(from), None),
-            },
+        let Batch { span, mut verbs, class, .. } = self;
+        let (state, failure) = match span.endpoint.launch(&mut verbs) {
+            Launched::Done(failure) => (State::Fresh, failure),
+            Launched::Flying(id) => (State::Flying(id), None),
+            Launched::Fetching(from) => (State::Fetching(from), None),
         };
-        Completion { span, chain, failure, state, class, posted_after: span.waits.get() }
+        Completion { span, verbs, failure, state, class, posted_after: span.waits.get() }
+    }
+    #[cold]
+    fn launch_nothing(self) -> Completion<'s> {
+        let Batch { span, class, failure, .. } = self;
+        let posted_after = span.waits.get();
+        Completion { span, verbs: Verbs::default(), failure, state: State::Ready, class, posted_after }
     }
 
     /// Posts the batch now. Await the completion, or the results are lost (the verbs still run).
@@ -179,7 +253,7 @@ impl<'s> Batch<'s> {
 
     /// Posts the batch without a future. Returns the endpoint and the batch's number, unless it has ended already.
     fn leave(self) -> Option<(&'s Endpoint, u64)> {
-        let posts = self.failure.is_none() && !self.chain.is_empty();
+        let posts = self.failure.is_none() && !self.is_empty();
         let span = self.span;
         if posts {
             span.cost.borrow_mut().detached += 1;
@@ -189,7 +263,7 @@ impl<'s> Batch<'s> {
             State::Flying(id) => Some((&span.endpoint, id)),
             // Nobody sees what READs alone return.
             State::Fresh | State::Ready | State::Fetching(_) | State::Fetched(_) | State::Taken => {
-                span.endpoint.recycle(std::mem::take(&mut left.chain));
+                span.endpoint.recycle(std::mem::take(&mut left.verbs));
                 None
             }
         }
@@ -214,8 +288,8 @@ enum State {
 #[must_use = "a batch without a waiter is posted with `post_detached`"]
 pub struct Completion<'s> {
     span: &'s Span,
-    /// Empty while the batch flies.
-    chain: Chain,
+    /// None while the batch flies.
+    verbs: Verbs,
     failure: Option<Box<FabricError>>,
     state: State,
     class: Class,
@@ -225,12 +299,39 @@ pub struct Completion<'s> {
 impl<'s> Completion<'s> {
     /// Carries out a batch whose memory was fetched ahead.
     fn carry_out(&mut self, from: Duration) {
-        let result = self.span.endpoint.inner.transport.borrow_mut().run_fetched(&mut self.chain, from);
-        self.failure = result.err().map(Box::new);
+        let mut chain = std::mem::take(&mut self.verbs).into_chain(&self.span.endpoint);
+        let result = self.span.endpoint.inner.transport.borrow_mut().run_fetched(&mut chain, from);
+        (self.verbs, self.failure) = (Verbs::Chain(chain), result.err());
+    }
+
+    /// Asks for a batch that has not just completed while it was posted; `None` while there is something to wait for.
+    #[inline(never)]
+    fn wait(&mut self, cx: &mut Context<'_>) -> Option<()> {
+        match self.state {
+            State::Ready => return Some(()),
+            State::Flying(id) => return self.land(id, cx),
+            State::Fetched(from) => {
+                self.carry_out(from);
+                return Some(());
+            }
+            // It is done, and the others have a turn first.
+            State::Fresh => self.state = State::Ready,
+            State::Fetching(from) => self.state = State::Fetched(from),
+            State::Taken => {
+                debug_assert!(false, "a completion was polled after it was done");
+                return None;
+            }
+        }
+        cx.waker().wake_by_ref();
+        None
+    }
+
+    #[cold]
+    fn give_back(&self, verbs: Verbs) {
+        self.span.endpoint.recycle(verbs);
     }
 
     /// Asks for a batch that flies; `None` while it does.
-    #[inline(never)]
     fn land(&mut self, id: u64, cx: &mut Context<'_>) -> Option<()> {
         let (polled, unused) = self.span.endpoint.inner.flights.borrow_mut().poll(id, cx);
         drop(unused);
@@ -240,7 +341,7 @@ impl<'s> Completion<'s> {
             debug_assert!(false, "a completion was taken by another");
             return None;
         };
-        (self.chain, self.failure) = (chain, result.err().map(Box::new));
+        (self.verbs, self.failure) = (Verbs::Chain(chain), result.err().map(Box::new));
         self.state = State::Ready;
         Some(())
     }
@@ -252,47 +353,24 @@ impl<'s> Future for Completion<'s> {
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        match this.state {
-            State::Ready => {}
-            State::Fresh => {
-                if this.span.endpoint.inner.should_yield() {
-                    this.state = State::Ready;
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
-            }
-            State::Flying(id) => {
-                if this.land(id, cx).is_none() {
-                    return Poll::Pending;
-                }
-            }
-            State::Fetching(from) => {
-                // The others first.
-                this.state = State::Fetched(from);
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            State::Fetched(from) => this.carry_out(from),
-            State::Taken => {
-                debug_assert!(false, "a completion was polled after it was done");
-                return Poll::Pending;
-            }
+        let ready = matches!(this.state, State::Fresh) && !this.span.endpoint.inner.should_yield();
+        if !ready && this.wait(cx).is_none() {
+            return Poll::Pending;
         }
         this.state = State::Taken;
-        if this.posted_after == this.span.waits.get() && !this.chain.is_empty() {
+        if this.posted_after == this.span.waits.get() && this.verbs.len() > 0 {
             this.span.waits.set(this.posted_after + 1);
             let mut cost = this.span.cost.borrow_mut();
             cost.round_trips += 1;
             cost.block_round_trips += u64::from(this.class == Class::Block);
         }
-        let chain = std::mem::take(&mut this.chain);
-        match this.failure.take() {
-            None => Poll::Ready(Ok(Done { chain, endpoint: this.span.endpoint.clone() })),
-            Some(error) => {
-                this.span.endpoint.recycle(chain);
-                Poll::Ready(Err(*error))
-            }
+        let verbs = std::mem::take(&mut this.verbs);
+        if let Some(error) = this.failure.take() {
+            this.give_back(verbs);
+            return Poll::Ready(Err(*error));
         }
+        let home = matches!(verbs, Verbs::Chain(_)).then(|| this.span.endpoint.clone());
+        Poll::Ready(Ok(Done { verbs, home }))
     }
 }
 
@@ -318,37 +396,45 @@ impl Completion<'_> {
 
 /// A completed batch.
 pub struct Done {
-    chain: Chain,
-    endpoint: Endpoint,
+    verbs: Verbs,
+    /// Where a chain goes back to.
+    home: Option<Endpoint>,
 }
 
 impl Done {
     #[inline]
-    fn kind(&mut self, ticket: Ticket) -> Option<&mut VerbKind> {
-        self.chain.get_mut(ticket.0).map(|verb| &mut verb.kind)
+    fn verb(&mut self, ticket: Ticket) -> Option<&mut Verb> {
+        match &mut self.verbs {
+            Verbs::Read(..) => None,
+            Verbs::Chain(chain) => chain.get_mut(ticket.0),
+        }
     }
     /// Takes the buffer of a READ. A second time, or for another verb, it is an empty buffer.
     #[inline]
     pub fn buf(&mut self, ticket: Ticket) -> Buf {
-        match self.kind(ticket) {
-            Some(kind @ VerbKind::Read(_)) => {
-                // An atomic that nobody asks for takes the place of the READ: it costs less than an empty buffer.
-                match std::mem::replace(kind, VerbKind::Faa { add: 0, old: 0 }) {
-                    VerbKind::Read(buf) => buf,
-                    _ => self.endpoint.inner.buffers.hollow(),
-                }
-            }
+        if let Verbs::Read(..) = self.verbs
+            && ticket == Ticket(0)
+            && let Verbs::Read(_, buf) = std::mem::take(&mut self.verbs)
+        {
+            return buf;
+        }
+        // An atomic that nobody asks for takes the place of the READ.
+        match self.verb(ticket).map(|verb| &mut verb.kind) {
+            Some(kind @ VerbKind::Read(_)) => match std::mem::replace(kind, VerbKind::Faa { add: 0, old: 0 }) {
+                VerbKind::Read(buf) => buf,
+                _ => Buf::default(),
+            },
             other => {
                 let taken = matches!(other, None | Some(VerbKind::Faa { add: 0, old: 0 }));
                 debug_assert!(taken, "not the ticket of a READ");
-                self.endpoint.inner.buffers.hollow()
+                Buf::default()
             }
         }
     }
     /// The word before a CAS or FAA.
     #[inline]
     pub fn old(&mut self, ticket: Ticket) -> u64 {
-        match self.kind(ticket) {
+        match self.verb(ticket).map(|verb| &verb.kind) {
             Some(VerbKind::Cas { old, .. } | VerbKind::Faa { old, .. } | VerbKind::MaskedCas { old, .. }) => *old,
             _ => {
                 debug_assert!(false, "not the ticket of an atomic");
@@ -358,7 +444,7 @@ impl Done {
     }
     /// The reply of a CALL. It can be taken once.
     pub(super) fn reply(&mut self, ticket: Ticket) -> Result<Vec<u8>, FabricError> {
-        let Some(Verb { ptr, kind: VerbKind::Call { reply, .. }, .. }) = self.chain.get_mut(ticket.0) else {
+        let Some(Verb { ptr, kind: VerbKind::Call { reply, .. }, .. }) = self.verb(ticket) else {
             debug_assert!(false, "not the ticket of a CALL");
             return Ok(Vec::new());
         };
@@ -370,6 +456,8 @@ impl Done {
 impl Drop for Done {
     #[inline]
     fn drop(&mut self) {
-        self.endpoint.recycle(std::mem::take(&mut self.chain));
+        if let Some(home) = &self.home {
+            home.recycle(std::mem::take(&mut self.verbs));
+        }
     }
 }

@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const LEASE: Duration = Duration::from_secs(2);
@@ -208,40 +208,22 @@ fn child() {
     writeln!(out, "\nmissed_leases {}", pool.missed_leases()).expect("the parent listens");
 }
 
+/// One kind after the other, since how long survivors wait is measured. The repairs at the end all wait for a lease to expire:
+/// they do so together.
 #[test]
-fn a_killed_process_harms_nobody() {
-    let file = file("kills");
-    kill_over_and_over(&file.url(), Some(64 << 20), LEASE, &small_shard());
-}
-
-#[test]
-fn a_killed_process_harms_nobody_in_race() {
-    let file = file("kills-race");
-    kill_over_and_over(&file.url(), Some(64 << 20), LEASE, &small_race());
-}
-
-#[test]
-fn a_killed_process_harms_nobody_in_cuckoo() {
-    let file = file("kills-cuckoo");
-    kill_over_and_over(&file.url(), Some(64 << 20), LEASE, &small_cuckoo());
-}
-
-#[test]
-fn a_killed_process_harms_nobody_in_sherman() {
-    let file = file("kills-sherman");
-    kill_over_and_over(&file.url(), Some(64 << 20), LEASE, &small_sherman());
-}
-
-#[test]
-fn a_killed_process_harms_nobody_in_chime() {
-    let file = file("kills-chime");
-    kill_over_and_over(&file.url(), Some(64 << 20), LEASE, &small_chime());
-}
-
-#[test]
-fn a_killed_process_harms_nobody_in_dex() {
-    let file = file("kills-dex");
-    kill_over_and_over(&file.url(), Some(64 << 20), LEASE, &small_dex());
+fn a_killed_process_harms_nobody_in_any_kind() {
+    let kinds = [small_shard(), small_race(), small_cuckoo(), small_sherman(), small_chime(), small_dex()];
+    let turn = &Mutex::new(());
+    std::thread::scope(|scope| {
+        for config in &kinds {
+            let kind = config.kind();
+            let run = move || {
+                let file = file(&format!("kills-{kind}"));
+                kill_over_and_over(&file.url(), Some(64 << 20), LEASE, config, turn);
+            };
+            std::thread::Builder::new().name(kind.to_owned()).spawn_scoped(scope, run).expect("a thread");
+        }
+    });
 }
 
 /// A memory node over UCX in this process; `None` on a machine without UCX.
@@ -270,7 +252,7 @@ fn served() -> Option<(farindex_remote::Node, farindex_remote::Metrics)> {
 fn a_killed_process_harms_nobody_over_ucx() {
     let Some((node, metrics)) = served() else { return };
     // Only an expired lease shows that a client of another machine has crashed.
-    kill_over_and_over(&format!("connect:{}", node.addr()), None, 2 * LEASE, &small_shard());
+    kill_over_and_over(&format!("connect:{}", node.addr()), None, 2 * LEASE, &small_shard(), &Mutex::new(()));
     println!("{}", metrics.text());
 }
 
@@ -282,14 +264,16 @@ fn a_killed_process_harms_nobody_in_dex_over_ucx() {
     let Some((node, metrics)) = served() else { return };
     let IndexConfig::Dex(small) = small_dex() else { return };
     let config = dex::Config { offload: dex::Offload::Always, leaf_admission: 10, ..small };
-    kill_over_and_over(&format!("connect:{}", node.addr()), None, 3 * LEASE, &config.into());
+    kill_over_and_over(&format!("connect:{}", node.addr()), None, 3 * LEASE, &config.into(), &Mutex::new(()));
     let calls = metrics.text().lines().find_map(|line| line.strip_prefix("farindex_ucx_calls_total ")?.parse().ok());
     assert!(calls.is_some_and(|calls: u64| calls > KEYS), "{}", metrics.text());
 }
 
-fn kill_over_and_over(url: &str, size: Option<u64>, patience: Duration, config: &IndexConfig) {
+/// `turn` is held while processes are killed.
+fn kill_over_and_over(url: &str, size: Option<u64>, patience: Duration, config: &IndexConfig, turn: &Mutex<()>) {
     let rounds: u64 =
         std::env::var("FARINDEX_KILLS").map_or(6, |kills| kills.parse().expect("FARINDEX_KILLS: a number"));
+    let killing = turn.lock().unwrap_or_else(PoisonError::into_inner);
     let pool = pool(url, size, LEASE, config);
     let session = pool.session().expect("a session");
     let index = session.open_index("demo").expect("the index");
@@ -337,9 +321,11 @@ fn kill_over_and_over(url: &str, size: Option<u64>, patience: Duration, config: 
         }
     }
     assert!(longest <= patience, "the survivor waited {longest:?}, longer than {patience:?}");
+    drop(killing);
     let repaired = assert_sound(&session);
     let Ledger { acknowledged, .. } = ledger;
     println!(
-        "{rounds} kills, {acknowledged} acknowledged writes; the survivor waited {longest:?} at most; {repaired:?}"
+        "{}: {rounds} kills, {acknowledged} acknowledged writes; the survivor waited {longest:?} at most; {repaired:?}",
+        config.kind()
     );
 }

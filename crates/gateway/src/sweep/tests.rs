@@ -6,6 +6,7 @@ use crate::gateway::Pools;
 use crate::store::sorted::Periods;
 use farindex::Pool;
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What has settled has done so for much longer than a thread of a busy machine is kept from running.
 const SHORT: Periods = Periods {
@@ -280,13 +281,14 @@ struct Seen {
     lost: Vec<String>,
 }
 
-/// A client that adds members of its own and removes them: nobody else touches them, so it knows what must be there.
-fn client(id: u64, pool: &Pool, periods: Periods, until: Instant) -> Seen {
+/// A client that adds members of its own and removes them: nobody else touches them, so it knows what must be there. It ends
+/// at this time, or when one of the clients has lost a member, which decides the race.
+fn client(id: u64, pool: &Pool, periods: Periods, until: Instant, lost: &AtomicBool) -> Seen {
     let session = pool.session().expect("a session");
     let store = Store::open(&session, &crate::Names::default(), periods).expect("indexes");
     let mut seen = Seen::default();
     let work = async {
-        while Instant::now() < until {
+        while Instant::now() < until && !lost.load(Ordering::Relaxed) {
             let (key, member) = (format!("z{}", store.nonce() % KEYS), format!("m{id}"));
             let (key, member) = (key.as_bytes(), member.as_bytes());
             let score = (store.nonce() % 5) as f64;
@@ -323,6 +325,7 @@ fn client(id: u64, pool: &Pool, periods: Periods, until: Instant) -> Seen {
             }
             if (found, shown) != (wanted, wanted.is_some()) {
                 seen.lost.push(format!("{wanted:?} was {found:?}, shown: {shown}"));
+                lost.store(true, Ordering::Relaxed);
             }
             if let Some(set) = store.set(key).await? {
                 set.remove(&store, member).await?;
@@ -343,7 +346,7 @@ const KEYS: u64 = 10;
 fn race(clients: Periods, sweeps: Periods, time: Duration) -> (Seen, u64) {
     let (pool, periods) = (pool(), clients);
     let gateways = [(); 2].map(|()| Arc::new(shared(&pool, sweeps)));
-    let until = Instant::now() + time;
+    let (until, lost) = (Instant::now() + time, AtomicBool::new(false));
     let mut all = Seen::default();
     std::thread::scope(|scope| {
         for shared in &gateways {
@@ -353,8 +356,8 @@ fn race(clients: Periods, sweeps: Periods, time: Duration) -> (Seen, u64) {
         let clients: Vec<_> = (0..8)
             .map(|id| {
                 scope.spawn({
-                    let pool = &pool;
-                    move || client(id, pool, periods, until)
+                    let (pool, lost) = (&pool, &lost);
+                    move || client(id, pool, periods, until, lost)
                 })
             })
             .collect();

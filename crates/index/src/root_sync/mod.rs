@@ -290,6 +290,11 @@ impl<R: RootCopy> RootSync<R> {
     pub fn geometry(&self) -> R {
         self.copy.borrow().clone()
     }
+    /// Looks at this worker's copy of the root in its place.
+    #[inline]
+    pub(crate) fn with_copy<T>(&self, look: impl FnOnce(&R) -> T) -> T {
+        look(&self.copy.borrow())
+    }
     /// Returns how often this worker has read the root since it opened the table.
     pub fn synchronizations(&self) -> u64 {
         self.synchronizations.get()
@@ -316,10 +321,22 @@ impl<R: RootCopy> RootSync<R> {
     /// Counts an operation that is pinned at `epoch`, and adds a synchronization to its first batch if one is due. One
     /// is also due when the epoch has advanced: an operation that begins two epochs after a drop must not miss it.
     pub(crate) fn count_operation(&self, batch: &mut Batch<'_>, epoch: u64) -> Option<Synchronization> {
-        let left = self.budget.get();
-        self.budget.set(left.saturating_sub(1));
+        let due = self.is_sync_due(epoch);
+        self.count_alone();
+        due.then(|| self.add_sync(batch, epoch))
+    }
+
+    /// Is a synchronization due with the next operation that is pinned at `epoch`?
+    #[inline]
+    pub(crate) fn is_sync_due(&self, epoch: u64) -> bool {
+        self.budget.get() == 0 || !self.is_checked(epoch)
+    }
+
+    /// Counts an operation with which no synchronization is due.
+    #[inline]
+    pub(crate) fn count_alone(&self) {
+        self.budget.set(self.budget.get().saturating_sub(1));
         self.interval.set(self.interval.get().counted());
-        (left == 0 || !self.is_checked(epoch)).then(|| self.add_sync(batch, epoch))
     }
 
     /// Has a READ of the root completed in this epoch? (A READ in flight is not enough.) If so, the root's memory still

@@ -262,8 +262,9 @@ pub fn whole(tag: u8, len: usize, words: &[u64]) -> bool {
 
 /// Moves the record bytes of the words behind a head together, to the front of `bytes`.
 pub fn gather(bytes: &mut [u8], len: usize) {
-    for to in 0..len.min(bytes.len()) {
-        bytes[to] = bytes[to / PER_WORD * 8 + to % PER_WORD];
+    // Those of the first word are there. What comes behind the last one means nothing.
+    for word in 1..len.div_ceil(PER_WORD).min(bytes.len() / 8) {
+        bytes.copy_within(word * 8..word * 8 + PER_WORD, word * PER_WORD);
     }
 }
 

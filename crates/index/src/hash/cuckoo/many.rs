@@ -34,7 +34,7 @@ impl<'a> BatchedLookup<'a> for Lookup<'a> {
     /// All places, and the READs of the first ones.
     type Reads = (Spots, Vec<Ticket>);
 
-    async fn begin(cuckoo: &'a Cuckoo, key: &'a [u8]) -> Result<Self, IndexError> {
+    fn begin(cuckoo: &'a Cuckoo, key: &'a [u8]) -> Result<Self, IndexError> {
         let (hash, table, pin) = cuckoo.begin(OpKind::Get, key)?;
         Ok(Lookup { cuckoo, table, pin, hash, key })
     }

@@ -15,7 +15,7 @@ use crate::slotted::geometry::{Segment, signature};
 use crate::slotted::record::{InlineWords, PiggybackedWrite};
 use crate::slotted::slot::{EMPTY, SEALED, Slot, gather, whole};
 use crate::{IndexError, Value};
-use farindex_fabric::{Buf, RemotePtr, Span, cold};
+use farindex_fabric::{Buf, Class, RemotePtr, Span, cold};
 use farindex_pool::{Pin, PoolError};
 use smallvec::SmallVec;
 
@@ -244,15 +244,25 @@ impl<'a> Op<'a> {
         count: u64,
         piggyback: &mut PiggybackedWrite,
     ) -> Result<Option<Buf>, IndexError> {
+        let (ptr, len) = (segment.slot(at), count as usize * segment.width);
+        if piggyback.is_none()
+            && (self.counted || !self.table.is_sync_due(self.pin.epoch()))
+            && let Some(slots) = self.span().read_now(Class::Index, ptr, len)
+        {
+            if !std::mem::replace(&mut self.counted, true) {
+                self.table.count_alone();
+            }
+            return Ok(Some(slots));
+        }
         let mut batch = self.pin.span().batch();
         let sync = match std::mem::replace(&mut self.counted, true) {
             false => self.table.count_operation(&mut batch, self.pin.epoch()),
             true => None,
         };
-        if let Some((ptr, buf)) = piggyback.take() {
-            batch.write(ptr, buf);
+        if let Some((block, buf)) = piggyback.take() {
+            batch.write(block, buf);
         }
-        let ticket = batch.read(segment.slot(at), count as usize * segment.width);
+        let ticket = batch.read(ptr, len);
         let mut done = batch.post().await?;
         if let Some(sync) = sync {
             self.table.finish_sync(&sync, &mut done)?;
@@ -316,7 +326,8 @@ impl<'a> Op<'a> {
                     let start = first * 8;
                     let range = start + key..start + key + value;
                     if slots.bytes().get(start..range.start) == Some(self.key) {
-                        result = Scan::Hit(self.hit(segment, at, i, head, slots, range));
+                        let behind = behind(segment, slots, i);
+                        result = Scan::Hit(self.hit(segment, (at + i, head, behind), slots, range));
                         break;
                     }
                 }
@@ -335,8 +346,8 @@ impl<'a> Op<'a> {
                         gather(bytes, key + value);
                     }
                     if slots.bytes().get(start..start + key) == Some(self.key) {
-                        let hit = self.hit(segment, at, i, head, slots, start + key..start + key + value);
-                        result = Scan::Hit(Hit { behind, ..hit });
+                        let range = start + key..start + key + value;
+                        result = Scan::Hit(self.hit(segment, (at + i, head, behind), slots, range));
                         break;
                     }
                 }
@@ -357,15 +368,12 @@ impl<'a> Op<'a> {
     fn hit(
         &self,
         segment: &Segment,
-        at: u64,
-        i: u64,
-        head: u64,
+        (index, head, behind): (u64, u64, InlineWords),
         slots: &mut Buf,
         value: std::ops::Range<usize>,
     ) -> Hit {
-        let behind = behind(segment, slots, i);
-        let taken = std::mem::replace(slots, self.span().endpoint().buf(0));
-        Hit { segment: *segment, index: at + i, head, behind, block: None, value: Value::fetched(taken, value) }
+        let value = Value::fetched(std::mem::take(slots), value);
+        Hit { segment: *segment, index, head, behind, block: None, value }
     }
 
     /// READs the candidates' blocks in one batch, and compares the keys.
@@ -402,5 +410,5 @@ impl<'a> Op<'a> {
 fn behind(segment: &Segment, slots: &Buf, i: u64) -> InlineWords {
     let step = segment.width / 8;
     let first = i as usize * step;
-    slots.words().get(first + 1..first + step).unwrap_or_default().iter().copied().collect()
+    InlineWords::from_slice(slots.words().get(first + 1..first + step).unwrap_or_default())
 }

@@ -22,14 +22,18 @@ impl<'a> BatchedLookup<'a> for Op<'a> {
     type Index = Linear;
     type Reads = Window;
 
-    async fn begin(linear: &'a Linear, key: &'a [u8]) -> Result<Self, IndexError> {
+    fn begin(linear: &'a Linear, key: &'a [u8]) -> Result<Self, IndexError> {
         let (hash, table, pin) = linear.begin(OpKind::Get, key)?;
         let mut op = Op::new(linear, table, pin, hash, key);
-        if !op.table.is_checked(op.pin.epoch()) {
-            op.table.sync(op.span(), op.pin.epoch()).await?;
-        }
         op.counted = true;
         Ok(op)
+    }
+
+    async fn look_at_root(&mut self) -> Result<(), IndexError> {
+        if !self.table.is_checked(self.pin.epoch()) {
+            self.table.sync(self.span(), self.pin.epoch()).await?;
+        }
+        Ok(())
     }
 
     fn span(&self) -> &Span {

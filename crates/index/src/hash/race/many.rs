@@ -17,7 +17,7 @@ impl<'a> BatchedLookup<'a> for Op<'a> {
     /// None if the directory's copy does not know the key's segment.
     type Reads = Option<(SegmentRef, Parts)>;
 
-    async fn begin(race: &'a Race, key: &'a [u8]) -> Result<Self, IndexError> {
+    fn begin(race: &'a Race, key: &'a [u8]) -> Result<Self, IndexError> {
         let (hash, table, pin) = race.begin(OpKind::Get, key)?;
         Ok(Op::new(race, table, pin, hash, key))
     }

@@ -23,7 +23,7 @@ impl<'a> BatchedLookup<'a> for Lookup<'a> {
     /// None if the directory's copy does not know the key's segment.
     type Reads = Option<Asked>;
 
-    async fn begin(index: &'a SepHash, key: &'a [u8]) -> Result<Self, IndexError> {
+    fn begin(index: &'a SepHash, key: &'a [u8]) -> Result<Self, IndexError> {
         let (hash, table, pin) = index.begin(OpKind::Get, key)?;
         Ok(Lookup { op: Op::new(index, table, pin, hash, key, None), probe: None })
     }

@@ -7,7 +7,7 @@
 //! changing it, and begins again.
 
 use super::Shard;
-use super::bucket::{Health, Level, Snapshot};
+use super::bucket::{Health, Level, Snapshot, ones};
 use super::geometry::{Geometry, Places};
 use super::level3::Chain3;
 use super::slot::{META, Pattern, Slot};
@@ -19,7 +19,7 @@ use crate::block::{self, Block, CandidateBlocks, Compared, KeyMatch, UNIT, check
 use crate::keyhash::KeyHash;
 use crate::marks::mark;
 use crate::root_sync::Synchronization;
-use farindex_fabric::{Buf, Completion, Done, RemotePtr, Span, Ticket, cold};
+use farindex_fabric::{Buf, Class, Completion, Done, RemotePtr, Span, Ticket, cold};
 use farindex_pool::{Pin, PoolError};
 use smallvec::SmallVec;
 use std::rc::Rc;
@@ -73,7 +73,7 @@ impl Overdue {
 
 /// A slot that may hold the key.
 pub(super) struct Candidate {
-    slot: RemotePtr,
+    pub(super) slot: RemotePtr,
     pub(super) word: u64,
 }
 
@@ -97,7 +97,8 @@ pub(super) struct Op<'a> {
     pub(super) trusted: Option<(RemotePtr, super::slot::Stamp)>,
     /// The split that this operation does without: it looks the key up where it lay before the split.
     pub(super) overdue: Option<Box<Overdue>>,
-    counted: bool,
+    /// Has it been counted for the synchronization with the root?
+    pub(super) counted: bool,
 }
 
 impl<'a> Op<'a> {
@@ -153,6 +154,7 @@ impl<'a> Op<'a> {
             let ready = self.ready.take().filter(|(version, of, _)| (*version, *of) == (geometry.version, bucket));
             let (first, parent) = match ready {
                 Some((.., snapshot)) => (snapshot, None),
+                None if let Some(first) = self.read_first_now(&geometry, bucket, along) => (first, None),
                 None => {
                     let (asked, completion) = self.ask_first(&geometry, bucket, along);
                     let mut done = completion.await?;
@@ -166,17 +168,22 @@ impl<'a> Op<'a> {
                 let word = first.word(slot);
                 if let Slot::Live(entry) = Slot::decode(word) {
                     let at = first.slot(slot);
-                    let mut batch = self.pin.span().block_batch();
-                    let ticket = batch.read(entry.ptr, entry.len as usize * UNIT);
-                    let mut done = batch.post().await.map_err(|error| led_from(at, error))?;
-                    match block::compare(done.buf(ticket), self.places.hash, self.key) {
+                    let len = entry.len as usize * UNIT;
+                    let buf = match self.span().read_now(Class::Block, entry.ptr, len) {
+                        Some(buf) => buf,
+                        None => {
+                            let mut batch = self.pin.span().block_batch();
+                            let ticket = batch.read(entry.ptr, len);
+                            batch.post().await.map_err(|error| led_from(at, error))?.buf(ticket)
+                        }
+                    };
+                    match block::compare(buf, self.places.hash, self.key) {
                         Compared::Own(block) => {
                             let first = Some(first);
                             return Ok(LookupResult::Hit(Hit { slot: at, word, ptr: entry.ptr, block, first }));
                         }
                         Compared::Other => self.rejected.push(word & !META),
                         Compared::Open(buf) => {
-                            drop(done);
                             match cold(self.verify_open(Candidate { slot: at, word }, entry.ptr, buf)).await? {
                                 Verified::Hit(hit) => return Ok(LookupResult::Hit(Hit { first: Some(first), ..hit })),
                                 Verified::None => {}
@@ -198,7 +205,7 @@ impl<'a> Op<'a> {
                 }
                 continue;
             }
-            if self.table.geometry().version > geometry.version {
+            if self.table.version() > geometry.version {
                 // The root came with this batch, and has a newer version: nothing is concluded from the older one.
                 continue;
             }
@@ -474,7 +481,7 @@ impl<'a> Op<'a> {
     }
 
     /// Decides about a candidate by another verb: `buf` is what was READ of its block, and does not say whose it is.
-    async fn verify_open(
+    pub(super) async fn verify_open(
         &mut self,
         Candidate { slot, word }: Candidate,
         ptr: RemotePtr,
@@ -554,15 +561,6 @@ impl<'a> Op<'a> {
         self.unresolved(seen.at, seen.trace(version), what)?;
         self.wait_for(seen.at).await
     }
-}
-
-/// The numbers of the bits that are set, in ascending order.
-fn ones(mut bits: u64) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let next = (bits != 0).then(|| bits.trailing_zeros() as usize);
-        bits &= bits.wrapping_sub(1);
-        next
-    })
 }
 
 /// What a lookup's first batch asks for.

@@ -68,11 +68,13 @@ impl<'a> BatchedLookup<'a> for Op<'a> {
     type Index = Shard;
     type Reads = BucketRead;
 
-    async fn begin(shard: &'a Shard, key: &'a [u8]) -> Result<Self, IndexError> {
+    fn begin(shard: &'a Shard, key: &'a [u8]) -> Result<Self, IndexError> {
         let (hash, table, pin) = shard.begin(OpKind::Get, key)?;
-        let mut op = Op::new(shard, table, pin, hash, key);
-        op.look_at_root().await?;
-        Ok(op)
+        Ok(Op::new(shard, table, pin, hash, key))
+    }
+
+    async fn look_at_root(&mut self) -> Result<(), IndexError> {
+        Op::look_at_root(self).await
     }
 
     fn span(&self) -> &Span {

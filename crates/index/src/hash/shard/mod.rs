@@ -11,6 +11,7 @@
 //! | [`geometry`] | segments, directory, places of a key | 3.1 |
 //! | [`table`] | root, synchronization, growth | 3.3, 3.4 |
 //! | `lookup` | search | Algorithm 2 |
+//! | `at_once` | the part of a search that waits for nothing | |
 //! | `many` | many lookups at once | |
 //! | `insert` | insert | Algorithm 1 |
 //! | `split` | moving a bucket | Algorithm 3, Figures 10 and 11 |
@@ -24,6 +25,7 @@
 //! | `walk` | every slot, for audits, recovery and drops | |
 //! | `write` | writes of one key and of many: a block, and a CAS that points to it | Algorithm 1 |
 
+mod at_once;
 pub mod bucket;
 mod dump;
 pub mod geometry;
@@ -54,10 +56,11 @@ use crate::traits::{Insert, Limits, PointIndex, Remove, RemoveIf, Replace, Updat
 use crate::visit::Entries;
 use crate::write::{Guard, Mode};
 use crate::{IndexAudit, IndexError, Value};
-use farindex_fabric::{NodeId, OpKind, RemotePtr, Span, apart};
+use at_once::LookedNow;
+use farindex_fabric::{NodeId, OpKind, RemotePtr, Span, apart, cold};
 use farindex_pool::audit::Audit;
 use geometry::Geometry;
-use lookup::{LookupResult, Op};
+use lookup::{LookupResult, Op, Verified};
 use serde::{Deserialize, Serialize};
 use slot::{Slot, Stamp};
 use std::rc::Rc;
@@ -212,6 +215,15 @@ impl Shard {
     async fn look_up(&self, key: &[u8]) -> Result<Option<Value>, IndexError> {
         let (hash, table, pin) = self.begin(OpKind::Get, key)?;
         let mut op = Op::new(self, table, pin, hash, key);
+        match op.look_now() {
+            LookedNow::Own(block) => return Ok(Some(block.into_value())),
+            LookedNow::Open => {}
+            LookedNow::Unsure(candidate, ptr, buf) => match cold(op.verify_open(candidate, ptr, buf)).await? {
+                Verified::Hit(hit) => return Ok(Some(hit.block.into_value())),
+                Verified::None => {}
+                Verified::Again => op.ready = None,
+            },
+        }
         match op.look(&mut None).await? {
             LookupResult::Hit(hit) => Ok(Some(hit.block.into_value())),
             LookupResult::Absent(_) => Ok(None),

@@ -13,7 +13,13 @@ use std::time::Duration;
 /// How long one state has blocked an operation.
 #[derive(Debug, Default)]
 pub(super) struct Stall {
-    trace: Option<u64>,
+    /// Rare, and too large to be moved with every operation.
+    seen: Option<Box<Seen>>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    trace: u64,
     since: Duration,
     looked: Duration,
 }
@@ -21,17 +27,18 @@ pub(super) struct Stall {
 impl Stall {
     /// Has a blocking state been noted before?
     pub(super) fn begun(&self) -> bool {
-        self.trace.is_some()
+        self.seen.is_some()
     }
     /// Notes the state that blocks now; `trace` is a hash of it. Has it been the same for two leases?
     pub(super) fn lasts(&mut self, session: &Session, trace: u64) -> bool {
         let (now, lease) = (session.endpoint().now(), session.pool().lease());
+        let seen = self.seen.get_or_insert_with(|| Box::new(Seen { trace, since: now, looked: now }));
         // A client that was stopped itself has not waited in the meantime.
-        if self.trace != Some(trace) || now.saturating_sub(self.looked) > lease {
-            (self.trace, self.since) = (Some(trace), now);
+        if seen.trace != trace || now.saturating_sub(seen.looked) > lease {
+            (seen.trace, seen.since) = (trace, now);
         }
-        self.looked = now;
-        now.saturating_sub(self.since) > lease * 2
+        seen.looked = now;
+        now.saturating_sub(seen.since) > lease * 2
     }
 }
 

@@ -98,15 +98,20 @@ impl Table {
     pub fn note(&self, change: i64) {
         self.root.add([change, 0, 0]);
     }
+    /// Returns the version of this worker's copy.
+    #[inline]
+    pub(super) fn version(&self) -> u64 {
+        self.root.with_copy(|geometry| geometry.version)
+    }
     /// Should a lookup of a young bucket read its parent as well? After a resize that saves a round trip for every
     /// bucket that has yet to be split.
     pub(super) fn speculates(&self) -> bool {
         let (version, left) = self.speculation.get();
-        left > 0 || version != self.geometry().version
+        left > 0 || version != self.version()
     }
     /// Notes whether a young bucket was found split.
     pub(super) fn saw_young(&self, split: bool) {
-        let version = self.geometry().version;
+        let version = self.version();
         let (of, left) = self.speculation.get();
         let left = if of == version { left } else { SPECULATION };
         self.speculation.set((version, if split { left.saturating_sub(1) } else { SPECULATION }));

@@ -31,6 +31,9 @@ pub(crate) struct Ran {
     pub(crate) marks: marks::Marks,
 }
 
+/// What is done to a client at some point of its run. One type, since what takes it is compiled for every kind of index.
+type Steering = Box<dyn Fn(&farindex_sim::Client)>;
+
 /// What all in a run share.
 pub(crate) struct Shared<I: CrashTested> {
     kind: Kind<I::Place>,
@@ -185,8 +188,8 @@ impl<I: CrashTested> Shared<I> {
         self,
         pool: Pool,
         me: farindex_sim::Client,
-        arm: impl Fn(&farindex_sim::Client),
-        disarm: impl Fn(&farindex_sim::Client),
+        arm: Steering,
+        disarm: Steering,
     ) -> Result<(), IndexError> {
         if self.kind == Kind::Register {
             arm(&me);
@@ -437,9 +440,9 @@ pub(crate) fn run<I: CrashTested>(seed: u64, kind: Kind<I::Place>, crash: Option
     let pool = shared.begin(&sim, LEASE);
     if let Kind::Recover(at) = kind {
         let first = sim.client();
-        let arm = move |me: &farindex_sim::Client| me.crash_at(me.verbs() + at, CrashOutcome::Prefix);
+        let arm = Box::new(move |me: &farindex_sim::Client| me.crash_at(me.verbs() + at, CrashOutcome::Prefix));
         let crashing = Shared { kind: Kind::On(Op::Upsert, I::RECOVERED), ..shared.clone() };
-        sim.spawn(&first, crashing.crashing_client(pool.clone(), first.clone(), arm, |_| ()));
+        sim.spawn(&first, crashing.crashing_client(pool.clone(), first.clone(), arm, Box::new(|_| ())));
         sim.run().assert_done();
         assert!(first.has_crashed(), "what is to be recovered is done by {} verbs", first.verbs());
     }
@@ -462,7 +465,10 @@ pub(crate) fn run<I: CrashTested>(seed: u64, kind: Kind<I::Place>, crash: Option
             me.crash_at(u64::MAX, CrashOutcome::Lost);
         }
     };
-    let crashed = sim.spawn(&crashing, shared.clone().crashing_client(pool.clone(), crashing.clone(), arm, disarm));
+    let crashed = sim.spawn(
+        &crashing,
+        shared.clone().crashing_client(pool.clone(), crashing.clone(), Box::new(arm), Box::new(disarm)),
+    );
     if calm {
         sim.run().assert_done();
     }
