@@ -154,9 +154,10 @@ impl Tree {
                 return Ok(Err(Trouble::Stale(led.0.filter(|_| led.1).or(cached.then_some(at)))));
             }
             let by_sibling = steps > 0;
-            if node.dead && !by_sibling {
-                let dead = Trouble::Dead { at, level: node.level, low: node.low.to_vec() };
-                return Ok(Err(if led.1 { Trouble::Stale(led.0) } else { dead }));
+            if node.dead && (!by_sibling || node.len() == 0) {
+                let dead = || Trouble::Dead { at, level: node.level, low: node.low.to_vec() };
+                let trouble = if by_sibling { Trouble::Unsound(at) } else { dead() };
+                return Ok(Err(if led.1 { Trouble::Stale(led.0) } else { trouble }));
             }
             if node.is_below(key, side) {
                 mark!("tree: moved right");

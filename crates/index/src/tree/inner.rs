@@ -1,6 +1,6 @@
 //! An inner node as a compute node keeps it: its separators in order.
 //!
-//! Invariants: the first separator is the node's low key; separators ascend; a child's range ends where the next one
+//! Invariants: the first separator is the node's low key (of a dead node the separators may be gone); separators ascend; a child's range ends where the next one
 //! begins, and the last one's where the node's does.
 
 use super::fence::{Fence, INLINE, Key, prefix};
@@ -91,6 +91,13 @@ impl Inner {
         };
         let begins = node.entries.first().is_some_and(|_| node.key(0).as_slice() == &*node.low);
         (level > 0 && begins).then_some(node)
+    }
+
+    /// A dead node of which the low key alone is known. It has no children.
+    pub(super) fn dead(node: &Node, low: Vec<u8>) -> Option<Self> {
+        let (entries, long) = (Box::default(), Box::default());
+        let (at, level, sibling) = (node.at, node.level(), node.sibling());
+        (level > 0).then(|| Inner { at, level, dead: true, sibling, low: low.into(), high: None, entries, long })
     }
 
     /// Bytes of local memory.

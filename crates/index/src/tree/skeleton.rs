@@ -337,7 +337,25 @@ impl Tree {
         .await
     }
 
+    /// Decodes an inner node. Of a dead one perhaps its low key alone.
     pub(super) async fn decode(&self, span: &Span, node: &Node) -> Result<Option<Inner>, IndexError> {
+        let whole = self.decode_whole(span, node).await?;
+        if whole.is_some() || !node.is_dead() {
+            return Ok(whole);
+        }
+        // Its separators are its left neighbour's by now, or nobody's, and the blocks of their keys may be something else.
+        mark!("tree: dead inner node has no separators any more");
+        let low = node.low();
+        let key = match low.block() {
+            None => low.key().map(|key| key.to_vec()),
+            Some(place) => match fetch_blocks(span, &[place]).await?.pop() {
+                Some(Ok(block)) if low.is(block.key()) => Some(block.key().to_vec()),
+                _ => None,
+            },
+        };
+        Ok(key.and_then(|low| Inner::dead(node, low)))
+    }
+    async fn decode_whole(&self, span: &Span, node: &Node) -> Result<Option<Inner>, IndexError> {
         let long = long_keys(node);
         let mut keys = Vec::new();
         if !long.is_empty() {
