@@ -233,7 +233,7 @@ mod faults {
                 frozen(),
                 Fault::StaleLease,
             )
-            .seen_at(292),
+            .seen_at(285),
             case(
                 "DEX: a partition is given away while operations are in progress",
                 "Fault::GivenWithoutDrain",
@@ -264,7 +264,7 @@ mod faults {
                 crowded(),
                 Fault::CopyDuringWrite,
             )
-            .seen_at(622),
+            .seen_at(485),
             case(
                 "DEX: a copy that was taken out stays swizzled in its parent",
                 "Fault::LeftSwizzled",
@@ -277,7 +277,7 @@ mod faults {
                 contended(),
                 Fault::AdmittedWithoutTurn,
             )
-            .seen_at(47),
+            .seen_at(92),
             case_of(
                 "DEX: a bound moves before dirty leaves are written back",
                 "Fault::BoundBeforeFlush",
@@ -285,7 +285,7 @@ mod faults {
                 Fault::BoundBeforeFlush,
                 DexUnderTest::write_back(),
             )
-            .seen_at(399),
+            .seen_at(88),
             case_of(
                 "DEX: a dirty leaf is evicted without being written back",
                 "Fault::DirtyEvicted",
@@ -306,7 +306,7 @@ mod faults {
                 contended(),
                 Fault::AcrossBound,
             )
-            .seen_at(51),
+            .seen_at(37),
             case(
                 "DEX: a leaf is written in place while a crashed owner's lock is on it",
                 "Fault::OverHeldLock",
@@ -320,7 +320,7 @@ mod faults {
                 contended(),
                 Fault::OldParent,
             )
-            .seen_at(51),
+            .seen_at(106),
             case(
                 "DEX: a replacement does not compare the value with the leaf's turn",
                 "Fault::Uncompared",

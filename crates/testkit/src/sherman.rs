@@ -121,7 +121,7 @@ mod faults {
                 super::torn(),
                 Fault::TornRead,
             )
-            .seen_at(71),
+            .seen_at(532),
             case("Sherman: a lookup does not move right", "Fault::NoMoveRight", Setup::default(), Fault::NoMoveRight),
             case(
                 "Sherman: a scan skips a leaf that was split",
@@ -141,9 +141,9 @@ mod faults {
                 merging(),
                 Fault::RetireEarly,
             )
-            .seen_at(78),
+            .seen_at(190),
             case("Sherman: a separator of a dead node is added", "Fault::AddDead", merging(), Fault::AddDead)
-                .seen_at(31),
+                .seen_at(863),
             case(
                 "Sherman: a writer does not compare a leaf's range",
                 "Fault::NoRangeCheck",
@@ -160,7 +160,7 @@ mod faults {
                     found
                 },
             )
-            .seen_at(140),
+            .seen_at(183),
             FaultCase::new(
                 "Sherman: a lock is handed over with the leaf as its holder has found it",
                 "Fault::HandOverOld",
@@ -186,7 +186,7 @@ mod faults {
                 let index = if detected_by { ShermanUnderTest::published() } else { ShermanUnderTest::default() };
                 violation(seed, &super::torn(), &index)
             })
-            .seen_at(43),
+            .seen_at(29),
         ]
     }
 }
