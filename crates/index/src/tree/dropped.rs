@@ -2,7 +2,7 @@
 //!
 //! A drop marks the anchor, waits until the operations that were running have ended, and frees what it finds in the tree.
 //!
-//! Invariant **B5**: whoever changes the tree has READ the anchor without that mark in the epoch of its pin, or in a later one. So
+//! Invariant **B5**: a client that changes the tree has READ the anchor without that mark in the epoch of its pin, or in a later one. So
 //! a drop that has waited for the operations in progress has the tree for itself. Locks are taken by
 //! [`take_lock`](Tree::take_lock) alone, which READs the anchor in the same batch where that is due; what changes the tree without
 //! taking a lock begins with [`pin`](Tree::pin), or [`check_open`](Tree::check_open).
