@@ -188,7 +188,8 @@ fn lookups_learn_that_their_tree_was_dropped() {
 /// The walk of a drop comes to a dead node (docs/bugs/184).
 #[test]
 fn a_drop_frees_dead_nodes_once() {
-    passes("sherman", 10, features(23));
+    passes("sherman", 54, features(23));
+    passes("chime", 117, features(23));
 }
 
 /// An operation learns of the drop when it has been handed a lock (docs/bugs/185).
