@@ -85,6 +85,7 @@ impl Node {
             inbox: shared,
             links: BTreeMap::new(),
             next: 1,
+            swept: Instant::now(),
         };
         let run = move || server.run(&listener, woken);
         let thread = std::thread::Builder::new().name("farindex-control".to_owned()).spawn(run);
@@ -124,10 +125,12 @@ struct ControlServer {
     inbox: Arc<Inbox>,
     links: BTreeMap<u64, Link>,
     next: u64,
+    /// When the connections were looked through last.
+    swept: Instant,
 }
 
 /// The thread checks the clock this often even if nothing happens.
-const MAX_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
+const LONGEST_WAIT: Duration = Duration::from_millis(250);
 /// How long closing may take.
 const CLOSING_TIME: Duration = Duration::from_millis(500);
 
@@ -161,7 +164,8 @@ impl ControlServer {
             PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),
         ];
         fds.extend(self.links.values().map(|link| PollFd::from_borrowed_fd(link.as_fd(), link.wants())));
-        if poll(&mut fds, Some(&MAX_WAIT)).is_err() {
+        let longest = Timespec { tv_sec: 0, tv_nsec: LONGEST_WAIT.subsec_nanos().into() };
+        if poll(&mut fds, Some(&longest)).is_err() {
             // A signal, or no memory: look at everything, and do not spin.
             std::thread::sleep(Duration::from_millis(1));
             return (self.links.keys().copied().collect(), true);
@@ -340,9 +344,12 @@ impl ControlServer {
     /// Drops connections that have ended, and disconnects those that sent no Hello in time.
     fn sweep(&mut self) {
         let now = Instant::now();
-        let late =
-            |link: &Link| matches!(link.stage(), Stage::Greeting { since, .. } if since + self.settings.greeting < now);
-        let late: Vec<u64> = self.links.iter().filter(|(_, link)| late(link)).map(|(id, _)| *id).collect();
+        // While this thread was held up it has read nothing, and a Hello may wait for it: that is not the client's time.
+        let passed = now.saturating_duration_since(self.swept).min(2 * LONGEST_WAIT);
+        self.swept = now;
+        let greeting = self.settings.greeting;
+        let late = |link: &mut Link| link.waited(passed).is_some_and(|waited| waited > greeting);
+        let late: Vec<u64> = self.links.iter_mut().filter_map(|(id, link)| late(link).then_some(*id)).collect();
         for id in late {
             self.expel(id, Code::Malformed, "no Hello came in time");
         }

@@ -8,6 +8,9 @@ use farindex_fabric::{Chain, NodeId, RemotePtr, Verb, VerbKind};
 use farindex_remote::client::ControlSettings;
 use farindex_remote::wire::Reader;
 use farindex_remote::{Cluster, ClusterClient, Metrics, Node, NodeMemory, NodeSettings, Tokens};
+use rustix::net::{self, AddressFamily, SocketType};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -230,6 +233,60 @@ fn rendezvous_messages_are_dropped() {
     // What is sent behind it is answered, and it is not.
     assert!(faulty.is_fine() && other.is_fine());
     assert_eq!((served.word(8), served.count("requests")), (before + 2, requests + 2));
+}
+
+/// A listener that takes no more connections: who connects to it waits for an answer, as where the network loses all.
+fn full_listener() -> (OwnedFd, Vec<OwnedFd>, u16) {
+    let socket = || net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    let listener = socket();
+    net::bind(&listener, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
+    net::listen(&listener, 0).unwrap();
+    let addr = SocketAddr::try_from(net::getsockname(&listener).unwrap()).unwrap();
+    let mut waiting = Vec::new();
+    for _ in 0..8 {
+        let client = socket();
+        rustix::io::ioctl_fionbio(&client, true).unwrap();
+        let connected = net::connect(&client, &addr);
+        assert!(matches!(connected, Ok(()) | Err(rustix::io::Errno::INPROGRESS)), "{connected:?}");
+        waiting.push(client);
+    }
+    (listener, waiting, addr.port())
+}
+
+/// The memory node connects to the address that a client sends. It does not wait for that (docs/bugs/188).
+#[test]
+fn a_client_that_does_not_take_the_connection_delays_nobody() {
+    let Some(served) = serve(1 << 16) else { return };
+    let mut other = served.client();
+    assert!(other.is_fine());
+    let cluster = Cluster::connect(&[served.node.addr().to_string()], ControlSettings::default()).unwrap();
+    let client = cluster.client(&cluster.new_identity().unwrap()).unwrap();
+    let context = Context::new(ContextSettings { wakeup: false, loopback: true }).unwrap();
+    let worker = Worker::new(&context).unwrap();
+    let (_listener, _waiting, port) = full_listener();
+    let theirs = listening_ports();
+    let mut address = worker.address().unwrap();
+    let mut named = 0;
+    for at in 0..address.len() - 1 {
+        if theirs.contains(&u16::from_be_bytes([address[at], address[at + 1]])) {
+            address[at..at + 2].copy_from_slice(&port.to_be_bytes());
+            named += 1;
+        }
+    }
+    assert!(named > 0, "the address names no port");
+    client.controls()[0].attach_now(address).unwrap();
+    assert!(!other.is_disconnected() && other.is_fine());
+    // Nor when it leaves.
+    drop(client);
+    assert!(served.client().is_fine() && !other.is_disconnected() && other.is_fine());
+}
+
+/// TCP ports of this machine that take connections.
+fn listening_ports() -> Vec<u16> {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let fields = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let listening = fields.filter(|fields| fields.get(3) == Some(&"0A"));
+    listening.filter_map(|fields| u16::from_str_radix(fields[1].split_once(':')?.1, 16).ok()).collect()
 }
 
 /// Where a child finds the memory node, how many times it lets UCX work before it is gone, and how many milliseconds it

@@ -24,8 +24,8 @@ const KEEPALIVE: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(5
 /// State of the connection.
 #[derive(Clone, Copy)]
 pub(super) enum Stage {
-    /// The challenge was sent.
-    Greeting { nonce: [u8; NONCE_LEN], since: Instant },
+    /// The challenge was sent, and for so long Hello could have been read.
+    Greeting { nonce: [u8; NONCE_LEN], waited: Duration },
     /// The client was admitted.
     Member(Identity, Rights),
     /// The closing error was sent, at this time.
@@ -50,13 +50,19 @@ impl Link {
         sockopt::set_tcp_keepidle(&stream, idle)?;
         sockopt::set_tcp_keepintvl(&stream, interval)?;
         sockopt::set_tcp_keepcnt(&stream, 3)?;
-        let stage = Stage::Greeting { nonce, since: Instant::now() };
+        let stage = Stage::Greeting { nonce, waited: Duration::ZERO };
         let mut link = Link { stream, stage, inbound: Vec::new(), outbound: Vec::new(), broken: false };
         link.send(0, Message::Challenge(nonce));
         Ok(link)
     }
     pub(super) fn stage(&self) -> Stage {
         self.stage
+    }
+    /// Adds to the time for which Hello could have been read, and returns it; `None` if none is expected.
+    pub(super) fn waited(&mut self, passed: Duration) -> Option<Duration> {
+        let Stage::Greeting { waited, .. } = &mut self.stage else { return None };
+        *waited += passed;
+        Some(*waited)
     }
     pub(super) fn is_member(&self) -> bool {
         matches!(self.stage, Stage::Member(..))

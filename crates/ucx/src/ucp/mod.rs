@@ -108,6 +108,11 @@ impl Context {
             // SAFETY: as above.
             let _ = unsafe { (api.ucp_config_modify)(config, c"TX_SEG_SIZE".as_ptr(), c"64k".as_ptr()) };
         }
+        if std::env::var_os("UCX_TCP_CONN_NB").is_none() {
+            // By default UCX waits for the handshake of TCP, and nobody else is served meanwhile (docs/bugs/188). One
+            // that does not know the name goes on waiting. SAFETY: as above.
+            let _ = unsafe { (api.ucp_config_modify)(config, c"CONN_NB".as_ptr(), c"y".as_ptr()) };
+        }
         let features = sys::FEATURE_AM | if settings.wakeup { sys::FEATURE_WAKEUP } else { 0 };
         let params = sys::Params {
             field_mask: sys::PARAM_FEATURES | sys::PARAM_MT_WORKERS_SHARED,
