@@ -147,10 +147,6 @@ impl IndexUnderTest for DexUnderTest {
     fn removes_by_writing(&self) -> bool {
         true
     }
-    /// Not yet: docs/bugs/183.
-    fn is_dropped_among_others(&self) -> bool {
-        false
-    }
     /// Consecutive keys share a leaf as it is.
     fn colliding_bits(&self, _dice: &mut SimRng) -> u32 {
         0

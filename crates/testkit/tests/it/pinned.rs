@@ -179,6 +179,15 @@ fn writers_learn_that_their_tree_was_dropped() {
     passes("chime", 15, features(23));
 }
 
+/// Operations wait for the answer of another compute node when the index is dropped; in the last two the map has changed more
+/// than once since they asked (docs/bugs/183).
+#[test]
+fn operations_of_dex_learn_of_the_drop_while_they_wait() {
+    for seed in [4, 10, 33, 61, 31, 456] {
+        passes("dex", seed, features(23));
+    }
+}
+
 /// Somebody looks a key up after the drop, with leases of two minutes (docs/bugs/183).
 #[test]
 fn lookups_learn_that_their_tree_was_dropped() {

@@ -9,7 +9,7 @@ use super::proposal::{ACCEPTED, MAP, NONE, PROPOSAL, Proposal, RECORD_LEN, REFUS
 use super::{Dex, Foreign, Moves};
 use crate::IndexError;
 use crate::backoff::Backoff;
-use crate::maintenance::read_word;
+use crate::maintenance::{first_word, read_word};
 use crate::marks::mark;
 use crate::recovery::{HeldLock, acquire, claim_and_recover};
 use crate::tree::change::Puts;
@@ -127,13 +127,16 @@ impl Dex {
         mark!("dex: waited for the answer to an earlier proposal");
         let to = proposal.to;
         let pending = self.pending(proposal);
-        let (counts, map) = self.latest_map(pin.span()).await?;
-        if map.is_member(to) {
-            return self.await_answer(pin, pending, backoff).await;
+        match self.latest_map(pin.span()).await {
+            Ok((_, map)) if map.is_member(to) => self.await_answer(pin, pending, backoff).await,
+            // The owner is there no more.
+            Ok((counts, _)) => {
+                self.settle(pin, pending, None, counts);
+                Ok(())
+            }
+            Err(IndexError::Dropped) => self.settle_dropped(pin, pending, None).await,
+            Err(error) => Err(error),
         }
-        // The owner is there no more.
-        self.settle(pin, pending, None, counts);
-        Ok(())
     }
 
     /// READs the map, if it is not the one that is known.
@@ -153,8 +156,8 @@ impl Dex {
                 self.own.learn(word, &map);
                 return Ok((word, map));
             }
-            // Under the pin its memory has no other use.
-            if read_word(span, self.tree().anchor.add(MAP)).await? == word {
+            // Under the pin its memory has no other use, and a word that was sealed meanwhile comes with the mark of a drop.
+            if span.read(self.tree().anchor, MAP as usize + 8).await?.words() == anchor.words() {
                 return Err(IndexError::corrupt(place_of(word), "the map of partitions has a wrong checksum"));
             }
         }
@@ -239,7 +242,7 @@ impl Dex {
         Ok(true)
     }
 
-    fn retire_map(&self, pin: &Pin<'_>, (at, len): (RemotePtr, u64)) {
+    pub(super) fn retire_map(&self, pin: &Pin<'_>, (at, len): (RemotePtr, u64)) {
         if !at.is_null() {
             pin.retire(at, len);
         }
@@ -341,15 +344,26 @@ impl Dex {
         loop {
             let due = backoff.wait(&self.session).await;
             let looked = self.session.endpoint().now();
-            let record = pin.span().read(to, PROPOSAL as usize + 8).await?;
+            let mut batch = pin.span().batch();
+            let (record, anchor) = (batch.read(to, PROPOSAL as usize + 8), batch.read(self.tree().anchor, 8));
+            let mut done = batch.post().await?;
+            let (record, anchor) = (done.buf(record), first_word(&done.buf(anchor)));
             let &[lock, answer] = record.words() else { return Ok(()) };
             if answer != word {
                 let accepted = self.take_answer(pin, &mut pending, (to, answer)).await?;
-                let (counts, _) = self.latest_map(pin.span()).await?;
-                self.settle(pin, pending, accepted, counts);
-                return Ok(());
+                return match self.latest_map(pin.span()).await {
+                    Ok((counts, _)) => {
+                        self.settle(pin, pending, accepted, counts);
+                        Ok(())
+                    }
+                    Err(IndexError::Dropped) => self.settle_dropped(pin, pending, accepted).await,
+                    Err(error) => Err(error),
+                };
             }
             pending.seen(Some(looked));
+            if anchor != self.tree().tag {
+                return self.settle_dropped(pin, pending, None).await;
+            }
             // If the owner has left, it answers no more.
             if lock == lock_words(self.tree().tag, to).0 && pin.span().cas(to.add(PROPOSAL), word, NONE).await? == word
             {
@@ -369,7 +383,7 @@ impl Dex {
 
     /// Takes the answer to a proposal from the owner's record, if it is certain that this is the answer to that one (D10). Returns
     /// whether it says that the proposal was accepted.
-    async fn take_answer(
+    pub(super) async fn take_answer(
         &self,
         pin: &Pin<'_>,
         pending: &mut Pending<'_>,
@@ -477,12 +491,12 @@ fn base_of(word: u64, map: &Map) -> Result<(RemotePtr, u64), IndexError> {
 /// A proposal whose answer is awaited. The next operation goes on waiting for it if this one fails or is dropped.
 pub(super) struct Pending<'d> {
     dex: &'d Dex,
-    proposal: Option<Proposal>,
+    pub(super) proposal: Option<Proposal>,
 }
 
 impl Pending<'_> {
     /// It is known whether the proposed map counts, and if it does, the latest map is known too.
-    fn end(&mut self) -> Option<Proposal> {
+    pub(super) fn end(&mut self) -> Option<Proposal> {
         let proposal = self.proposal.take()?;
         self.dex.own.decided();
         Some(proposal)

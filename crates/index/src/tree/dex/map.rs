@@ -95,6 +95,19 @@ impl Map {
         };
         Ok(Map::decode(&block.into_value()))
     }
+    /// READs the map that counts of an index that was dropped, with the bytes of its block. Its word may have been sealed, so
+    /// the version is not looked at. The caller knows that the block is there.
+    pub(super) async fn read_sealed(span: &Span, tag: u64, word: u64) -> Result<Option<(Map, u64)>, IndexError> {
+        if place_of(word).is_null() {
+            return Ok(None);
+        }
+        let block = match fetch_blocks(span, &[(place_of(word), UNITS)]).await?.pop() {
+            Some(Ok(block)) if block.key().starts_with(&tag.to_le_bytes()) => block,
+            _ => return Ok(None),
+        };
+        let encoded = block.into_value();
+        Ok(Map::decode(&encoded).map(|map| (map, Map::block_len(&encoded))))
+    }
     /// Decodes a map; `None` if it makes no sense.
     pub(super) fn decode(bytes: &[u8]) -> Option<Map> {
         postcard::from_bytes::<Map>(bytes).ok().filter(Map::is_sound)

@@ -24,6 +24,7 @@ mod acquire;
 mod command_turn;
 #[cfg(feature = "marks")]
 pub mod decoders;
+mod dropped;
 mod many;
 mod map;
 mod offload;
@@ -483,13 +484,7 @@ impl TablePerNode for Dex {
         if anchor.at.is_null() {
             return Ok(());
         }
-        let word = crate::maintenance::read_word(span, anchor.at.add(proposal::MAP)).await?;
-        if let (false, Some(map)) = (place_of(word).is_null(), Map::read(span, self.tree().tag, word).await?) {
-            for record in map.members() {
-                self.session.free(span, record, RECORD_LEN).await?;
-            }
-            self.session.free(span, place_of(word), Map::block_len(&map.encode()?)).await?;
-        }
+        self.free_ownership(span, anchor.at).await?;
         self.tree().free_entries(self, span).await
     }
 

@@ -73,11 +73,10 @@ impl Ownership {
         let record = answering.record;
         let span = endpoint.span(OpKind::Maintenance);
         let mut batch = span.batch();
-        let (proposal, anchor) = (batch.read(record.add(PROPOSAL), 8), batch.read(self.anchor, MAP as usize + 8));
+        let (proposal, anchor) = (batch.read(record.add(PROPOSAL), 8), batch.read(self.anchor, 8));
         let mut done = batch.post().await?;
         let (proposal, anchor) = (first_word(&done.buf(proposal)), done.buf(anchor));
-        let &[tag, _, word] = anchor.words() else { return Ok(()) };
-        if tag != self.tag && !planted(Fault::DropUnseen) {
+        if first_word(&anchor) != self.tag && !planted(Fault::DropUnseen) {
             // The index was dropped: the record has another use by now, or will have. Operations that wait learn of it, too.
             mark!("dex: heartbeat found the index dropped");
             self.open();
@@ -92,7 +91,17 @@ impl Ownership {
             }
             return Ok(());
         }
-        let Some(next) = Map::read(&span, self.tag, proposal).await? else { return Ok(()) };
+        let Some(client) = self.client() else { return Ok(()) };
+        let session = client.session(endpoint.clone());
+        let pin = session.pin(span)?;
+        let span = pin.span();
+        let anchor = span.read(self.anchor, MAP as usize + 8).await?;
+        let &[tag, _, word] = anchor.words() else { return Ok(()) };
+        if tag != self.tag && !planted(Fault::DropUnseen) {
+            // As above. If the index is there now, the anchor and the record are there as long as the pin stands.
+            return Ok(());
+        }
+        let Some(next) = Map::read(span, self.tag, proposal).await? else { return Ok(()) };
         let next = Arc::new(next);
         // An earlier heartbeat may have carried it out without learning of it.
         let done_before = word == proposal;
@@ -100,7 +109,7 @@ impl Ownership {
             mark!("dex: proposal follows another map");
             let tried = self.in_answer.swap(NONE, Ordering::SeqCst) == proposal;
             self.open();
-            return self.reply(&span, record, proposal, if tried { UNKNOWN } else { REFUSED }).await;
+            return self.reply(span, record, proposal, if tried { UNKNOWN } else { REFUSED }).await;
         }
         // It may keep what it has, unless it is giving something away already. Then operations must be able to begin, to use what
         // it has got: an earlier heartbeat may have stopped them.
@@ -133,7 +142,7 @@ impl Ownership {
         }
         let replied = if planted(Fault::BoundBeforeFlush) {
             // The next owner begins meanwhile.
-            let replied = self.reply(&span, record, proposal, if given { ACCEPTED } else { REFUSED }).await;
+            let replied = self.reply(span, record, proposal, if given { ACCEPTED } else { REFUSED }).await;
             self.flush_closed(endpoint, &gone).await?;
             self.forget_foreign(&next, record);
             Some(replied)
@@ -144,7 +153,7 @@ impl Ownership {
         self.open();
         match replied {
             Some(replied) => replied,
-            None => self.reply(&span, record, proposal, if given { ACCEPTED } else { REFUSED }).await,
+            None => self.reply(span, record, proposal, if given { ACCEPTED } else { REFUSED }).await,
         }
     }
 

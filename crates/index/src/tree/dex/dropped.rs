@@ -1,0 +1,118 @@
+//! What becomes of maps, proposals and owner records when the index is dropped.
+//!
+//! Invariant: D11 in `docs/protocols/dex.md`. Of an index that was dropped no map follows the one that counts. The drop frees
+//! that map, the records that it names, and the maps that are proposed at them; every other map is freed by who has made it,
+//! or who has made the one that follows it.
+
+use super::Dex;
+use super::acquire::Pending;
+use super::map::{Map, is_later, place_of, word_after};
+use super::proposal::{MAP, NONE, PROPOSAL, Proposal, RECORD_LEN, REFUSED};
+use crate::IndexError;
+use crate::maintenance::read_word;
+use crate::marks::mark;
+use crate::tree::change::Puts;
+use farindex_fabric::{RemotePtr, Span};
+use farindex_pool::Pin;
+
+/// Seals the map that counts, and returns its word: the anchor's word gets the next version and the same place, so no CAS from
+/// the word that was there succeeds. The caller has READ that the index was dropped, and its pin keeps the anchor.
+async fn seal(span: &Span, anchor: RemotePtr) -> Result<u64, IndexError> {
+    let at = anchor.add(MAP);
+    let mut word = read_word(span, at).await?;
+    loop {
+        let old = span.cas(at, word, word_after(word, place_of(word))).await?;
+        if old == word {
+            return Ok(word);
+        }
+        word = old;
+    }
+}
+
+impl Dex {
+    /// Ends the wait for an answer, of an index that was dropped under this pin; `accepted` if the answer is known. Returns
+    /// [`IndexError::Dropped`].
+    pub(super) async fn settle_dropped(
+        &self,
+        pin: &Pin<'_>,
+        mut pending: Pending<'_>,
+        accepted: Option<bool>,
+    ) -> Result<(), IndexError> {
+        let span = pin.span();
+        let Some(&Proposal { to, word, base, len, .. }) = pending.proposal.as_ref() else {
+            return Err(IndexError::Dropped);
+        };
+        mark!("dex: index was dropped while a proposal waited for its answer");
+        let counts = seal(span, self.tree().anchor).await?;
+        let map = Map::read_sealed(span, self.tree().tag, counts).await?.map(|(map, _)| map).unwrap_or_default();
+        let mut accepted = accepted;
+        if accepted.is_none() && map.is_member(to) {
+            // Otherwise the drop frees what is proposed there.
+            let answer = span.cas(to.add(PROPOSAL), word, NONE).await?;
+            if answer != word {
+                accepted = self.take_answer(pin, &mut pending, (to, answer)).await?;
+            }
+        }
+        let accepted = match accepted {
+            None => self.has_counted(span, (counts, map), (word, base.0)).await?,
+            known => known,
+        };
+        match accepted {
+            Some(false) => {
+                pending.end();
+                self.session.discard(place_of(word), len);
+            }
+            // The map that counts names the owner record, and this compute node does not look at it any more: so the record is
+            // left to the map (D9).
+            Some(true) => {
+                pending.proposal = None;
+                self.retire_map(pin, base);
+            }
+            // One of the two maps is not in use, and nobody knows which. Its memory is left to an audit.
+            None => pending.proposal = None,
+        }
+        Err(IndexError::Dropped)
+    }
+
+    /// Has the map of the word `of`, which follows the one at `base`, ever counted? `map` is the one that counts, `word` its word
+    /// before it was sealed, or after. Maps never change, and each names the one that it follows, so this goes back along
+    /// them. `None` where the memory of one has another use by now.
+    async fn has_counted(
+        &self,
+        span: &Span,
+        (word, mut map): (u64, Map),
+        (of, base): (u64, RemotePtr),
+    ) -> Result<Option<bool>, IndexError> {
+        if place_of(word) == place_of(of) || place_of(word) == base {
+            return Ok(Some(place_of(word) != base));
+        }
+        while is_later(map.base, of) {
+            match Map::read(span, self.tree().tag, map.base).await? {
+                Some(before) => map = before,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(map.base == of))
+    }
+
+    /// Frees the map that counts, the records of its members, and what is proposed at them. Nobody has the index any more.
+    pub(super) async fn free_ownership(&self, span: &Span, anchor: RemotePtr) -> Result<(), IndexError> {
+        let tag = self.tree().tag;
+        let word = read_word(span, anchor.add(MAP)).await?;
+        let Some((map, len)) = Map::read_sealed(span, tag, word).await? else { return Ok(()) };
+        for record in map.members() {
+            let proposal = read_word(span, record.add(PROPOSAL)).await?;
+            // Its operation was given up, or its client has crashed.
+            if proposal > REFUSED
+                && let Some((proposed, len)) = Map::read_sealed(span, tag, proposal).await?
+                && let of = (proposal, place_of(proposed.base))
+                && self.has_counted(span, (word, map.clone()), of).await? == Some(false)
+            {
+                mark!("dex: proposed map of an index that was dropped was freed");
+                self.session.free(span, place_of(proposal), len).await?;
+            }
+            self.session.free(span, record, RECORD_LEN).await?;
+        }
+        Ok(self.session.free(span, place_of(word), len).await?)
+    }
+}
