@@ -163,12 +163,17 @@ pub(super) trait Puts: Leaves + TablePerNode<Table = Anchor> {
     }
 
     /// Does what a write owes the tree: separators that it has missed, a merge of a leaf with few entries.
-    async fn tidy(&self, key: &[u8], few: bool, missing: Vec<Separator>) -> Result<(), IndexError> {
+    async fn tidy(
+        &self,
+        key: &[u8],
+        few: bool,
+        (mut retry, mut missing): (Retry, Vec<Separator>),
+    ) -> Result<(), IndexError> {
         if few {
             self.tree().merge(self, 0, key).await?;
         }
         if !missing.is_empty() {
-            self.tree().add_separators(self, missing).await?;
+            self.tree().add_missing(self, &mut retry, &mut missing).await?;
         }
         self.reclaim().await
     }
@@ -241,11 +246,11 @@ pub(super) trait Writes: Puts {
                 Err(error) => tree.wait_for_room(&mut full, error).await?,
             }
             if !missing.is_empty() {
-                cold(tree.add_separators(self, std::mem::take(&mut missing))).await?;
+                cold(tree.add_missing(self, &mut retry, &mut missing)).await?;
             }
         };
         // The write has taken effect: what else fails is no failure of it, but for a failed verb.
-        match cold(self.tidy(key, few, missing)).await {
+        match cold(self.tidy(key, few, (retry, missing))).await {
             Err(error @ IndexError::Fabric(_)) => Err(error),
             _ => Ok(wrote),
         }

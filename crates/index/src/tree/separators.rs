@@ -272,40 +272,66 @@ impl Tree {
     ) -> Result<u64, IndexError> {
         let mut added = 0;
         while let Some(separator) = missing.pop() {
-            match self.add_separator(leaves, &separator, &mut missing).await {
-                Ok(true) => added += 1,
-                Ok(false) => {}
-                Err(error @ (IndexError::Fabric(_) | IndexError::Dropped | IndexError::Pool(PoolError::LeaseLost))) => {
-                    return Err(error);
-                }
-                Err(_) => {
-                    mark!("tree: separator left out");
-                }
-            }
+            added += u64::from(self.add_separator(leaves, &separator, &mut missing).await? == Some(true));
         }
         Ok(added)
     }
 
+    /// Adds the separators that an operation has missed in its last round. After the first one that cannot be added it leaves
+    /// all of them to the next writer: it would miss them again in every round, and wait for their parent each time before it
+    /// looks again at the lock that it waits for itself.
+    pub(super) async fn add_missing(
+        &self,
+        leaves: &impl Leaves,
+        retry: &mut Retry,
+        missing: &mut Vec<Separator>,
+    ) -> Result<(), IndexError> {
+        while let Some(separator) = missing.pop().filter(|_| !retry.leaves_separators) {
+            retry.leaves_separators = self.add_separator(leaves, &separator, missing).await?.is_none();
+        }
+        missing.clear();
+        Ok(())
+    }
+
+    /// Adds a separator; returns whether it was missing. `None`: it cannot be added now.
     async fn add_separator(
         &self,
         leaves: &impl Leaves,
         separator: &Separator,
         missing: &mut Vec<Separator>,
-    ) -> Result<bool, IndexError> {
+    ) -> Result<Option<bool>, IndexError> {
+        match self.try_to_add(leaves, separator, missing).await {
+            Err(error @ (IndexError::Fabric(_) | IndexError::Dropped | IndexError::Pool(PoolError::LeaseLost))) => {
+                Err(error)
+            }
+            Err(_) => {
+                mark!("tree: separator left out");
+                Ok(None)
+            }
+            added => added,
+        }
+    }
+
+    async fn try_to_add(
+        &self,
+        leaves: &impl Leaves,
+        separator: &Separator,
+        missing: &mut Vec<Separator>,
+    ) -> Result<Option<bool>, IndexError> {
         let (mut retry, mut full) = (Retry::default(), 0);
         for _ in 0..PATIENCE {
             let pin = self.session.pin(self.maintenance())?;
             let round = self.add_once(&pin, separator, &retry, missing).await;
             drop(pin);
             match round {
-                Ok(Ok(Some(added))) => return Ok(added),
+                Ok(Ok(Some(added))) => return Ok(Some(added)),
                 Ok(Ok(None)) => {}
-                Ok(Err(Trouble::NoLevel)) => return Ok(false),
+                Ok(Err(Trouble::NoLevel)) => return Ok(Some(false)),
                 Ok(Err(trouble)) => self.settle(leaves, &mut retry, trouble).await?,
                 Err(error) => self.wait_for_room(&mut full, error).await?,
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
     /// `None`: the node was split, try again.

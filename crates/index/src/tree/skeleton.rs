@@ -173,6 +173,8 @@ pub(super) struct Retry {
     stale: u32,
     unsound: u32,
     looks: u32,
+    /// A separator could not be added: the operation adds no more.
+    pub(super) leaves_separators: bool,
 }
 
 impl Retry {

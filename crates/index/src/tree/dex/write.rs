@@ -109,7 +109,7 @@ impl Puts for Dex {
             }
             if !missing.is_empty() {
                 turn = None;
-                cold(self.tree().add_separators(self, std::mem::take(&mut missing))).await?;
+                cold(self.tree().add_missing(self, &mut retry, &mut missing)).await?;
             }
         };
         // The write has taken effect: what else fails is no failure of it, but for a failed verb.
@@ -118,7 +118,7 @@ impl Puts for Dex {
         {
             return Err(error);
         }
-        match cold(self.tidy(key, few, missing)).await {
+        match cold(self.tidy(key, few, (retry, missing))).await {
             Err(error @ IndexError::Fabric(_)) => Err(error),
             _ => Ok(wrote),
         }

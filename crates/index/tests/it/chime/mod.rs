@@ -6,3 +6,8 @@ mod budgets;
 mod hand_over;
 mod keys;
 mod shape;
+
+use crate::trees::tests_of;
+use farindex_index::Chime;
+
+tests_of!(Chime: waits::{a_write_that_misses_a_separator_waits_for_its_own_lock_alone});

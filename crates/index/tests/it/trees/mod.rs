@@ -5,6 +5,7 @@ pub(crate) mod costs;
 pub(crate) mod hand_over;
 pub(crate) mod keys;
 pub(crate) mod shape;
+pub(crate) mod waits;
 
 use farindex_fabric::memory::Delivery;
 use farindex_index::{AnyIndex, Chime, IndexConfig, OrderedIndex, PoolIndex, Sherman, chime, sherman};
