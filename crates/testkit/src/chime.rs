@@ -148,7 +148,7 @@ mod faults {
                 aimed((8, 3)),
                 Planted::Leaf(leaf::Fault::NoHopComparison),
             )
-            .seen_at(744),
+            .seen_at(2625),
             case(
                 "CHIME: an entry's version has 4 bits",
                 "leaf::Fault::FourBitVersions",

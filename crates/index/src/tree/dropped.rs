@@ -2,19 +2,20 @@
 //!
 //! A drop marks the anchor, waits until the operations that were running have ended, and frees what it finds in the tree.
 //!
-//! Invariant **B5**: a client that changes the tree has READ the anchor without that mark in the epoch of its pin, or in a later one. So
-//! a drop that has waited for the operations in progress has the tree for itself. Locks are taken by
-//! [`take_lock`](Tree::take_lock) alone, which READs the anchor in the same batch where that is due; what changes the tree without
-//! taking a lock begins with [`pin`](Tree::pin), or [`check_open`](Tree::check_open).
+//! Invariant **B5**: an operation that changes the tree, or answers from it, has READ the anchor without that mark in the epoch
+//! of its pin, or in a later one. So a drop that has waited for the operations in progress has the tree for itself. Where that
+//! is due, the anchor is READ in the batch that takes a lock ([`take_lock`](Tree::take_lock) alone does that) or READs a leaf
+//! ([`read_open`](Tree::read_open), [`add_check`](Tree::add_check)); what does neither begins with [`pin`](Tree::pin), or
+//! [`check_open`](Tree::check_open).
 
 use super::faults::{Fault, planted};
 use super::node::magic;
-use super::skeleton::{CHANGE, Tree, Trouble};
+use super::skeleton::{CHANGE, Leaves, Tree, Trouble, Unread};
 use crate::IndexError;
 use crate::maintenance::{first_word, read_word};
 use crate::marks::mark;
 use crate::recovery::acquire;
-use farindex_fabric::{Batch, Done, RemotePtr, Span, Ticket};
+use farindex_fabric::{Batch, Buf, Done, RemotePtr, Span, Ticket, cold};
 use farindex_pool::{Intent, IntentCell, Pin};
 
 /// The lock of a node was taken, and READs behind that have completed.
@@ -23,6 +24,9 @@ pub(super) struct Taken<'p, T> {
     pub(super) reads: T,
     pub(super) cell: IntentCell<'p>,
 }
+
+/// A READ of the anchor, in a batch that READs nodes; and the epoch that the client knew when it was added.
+pub(super) struct Check(Option<(Ticket, u64)>);
 
 impl Tree {
     /// Pins an operation. [`IndexError::Dropped`] if the index was dropped before it began.
@@ -36,6 +40,43 @@ impl Tree {
     /// each epoch.
     pub(super) async fn check_open(&self, span: &Span, epoch: u64) -> Result<(), IndexError> {
         if self.is_check_due(epoch) { self.learn_open(read_word(span, self.anchor).await?, epoch) } else { Ok(()) }
+    }
+    /// The epoch that the client knows.
+    pub(super) fn epoch(&self) -> u64 {
+        self.session.client().epoch()
+    }
+    /// Adds a READ of the anchor to a batch, where that is due in this epoch; [`hear`](Self::hear) looks at it.
+    pub(super) fn add_check(&self, batch: &mut Batch<'_>, epoch: u64) -> Check {
+        Check(self.is_check_due(epoch).then(|| (batch.read(self.anchor, 8), epoch)))
+    }
+    /// [`IndexError::Dropped`] if the index was dropped, as far as the batch of a check says so.
+    pub(super) fn hear(&self, done: &mut Done, Check(check): Check) -> Result<(), IndexError> {
+        check.map_or(Ok(()), |(anchor, epoch)| self.learn_open(first_word(&done.buf(anchor)), epoch))
+    }
+    /// READs a part of a node, and the anchor in the same batch where that is due. For lookups, scans and walks: who has begun to
+    /// change something must not be told in the middle of it.
+    pub(super) async fn read_open(&self, span: &Span, at: RemotePtr, len: usize) -> Result<Buf, IndexError> {
+        if self.is_check_due(self.epoch()) {
+            return cold(self.read_checked(span, at, len)).await;
+        }
+        Ok(span.read(at, len).await?)
+    }
+    async fn read_checked(&self, span: &Span, at: RemotePtr, len: usize) -> Result<Buf, IndexError> {
+        let mut batch = span.batch();
+        let (node, check) = (batch.read(at, len), self.add_check(&mut batch, self.epoch()));
+        let mut done = batch.post().await?;
+        self.hear(&mut done, check)?;
+        Ok(done.buf(node))
+    }
+    /// READs a leaf until its words are those of one state, as [`read_open`](Self::read_open) does.
+    pub(super) async fn read_leaf_open<L: Leaves>(
+        &self,
+        leaves: &L,
+        span: &Span,
+        at: RemotePtr,
+    ) -> Result<Result<L::Leaf, Unread>, IndexError> {
+        let read = async || Ok(leaves.leaf(span, at, self.read_open(span, at, leaves.leaf_len()).await?));
+        self.read_until(read).await
     }
     fn is_check_due(&self, epoch: u64) -> bool {
         self.open_at.get() < epoch && !planted(Fault::DropUnseen)
@@ -69,10 +110,10 @@ impl Tree {
         let intent = Intent { index: self.uid, lock: self.lock_of(at), what: [CHANGE, 0, 0, 0] };
         let taken = acquire(span, &cell, &intent, (free, free | 1), |batch| {
             let reads = reads(batch);
-            (reads, self.is_check_due(pin.epoch()).then(|| batch.read(self.anchor, 8)))
+            (reads, self.add_check(batch, pin.epoch()))
         });
         match taken.await? {
-            Ok((mut done, (reads, anchor))) => match self.hear_open(&mut done, anchor, pin.epoch()) {
+            Ok((mut done, (reads, check))) => match self.hear(&mut done, check) {
                 Ok(()) => Ok(Ok(Taken { done, reads, cell })),
                 Err(error) => {
                     self.release_dropped(span, at, &cell).await?;
@@ -86,8 +127,16 @@ impl Tree {
             Err(_) => Ok(Err(Trouble::Stale(None))),
         }
     }
-    fn hear_open(&self, done: &mut Done, anchor: Option<Ticket>, epoch: u64) -> Result<(), IndexError> {
-        anchor.map_or(Ok(()), |anchor| self.learn_open(first_word(&done.buf(anchor)), epoch))
+
+    /// Makes the root's children usable again, the first of which is dead. Nothing lies to the left of it, so a client that was
+    /// making the root higher or lower has crashed, or was given up. For the client that drops the tree, when no other one works
+    /// on it.
+    pub(super) async fn undo_root_change(&self, leaves: &impl Leaves) -> Result<(), IndexError> {
+        mark!("tree: a drop made children of the root usable again");
+        let pin = self.session.pin(self.maintenance())?;
+        self.recover_node(leaves, &pin, self.root).await?;
+        let root = self.read_once(pin.span(), self.root, self.inner).await?;
+        self.revive_children(pin.span(), &root).await
     }
 
     /// Releases a lock of an index that was dropped. Where the node's memory is something else by now, this changes nothing.

@@ -117,7 +117,7 @@ impl Tree {
 
     /// Makes the root's children free if the first one is dead: then the root was growing or shrinking. Otherwise a dead
     /// child was merged with its left sibling. The first child comes last, so that a crash meanwhile changes nothing.
-    async fn revive_children(&self, span: &Span, root: &Node) -> Result<(), IndexError> {
+    pub(super) async fn revive_children(&self, span: &Span, root: &Node) -> Result<(), IndexError> {
         let children = sorted_keys(self, span, root).await?;
         let children: Vec<_> = children.into_iter().map(|(slot, _)| root.separator(slot).child()).collect();
         let Some(first) = children.first() else { return Ok(()) };

@@ -131,7 +131,12 @@ impl Tree {
         let first = get(found.at);
         let tickets: Vec<_> = ahead.iter().map(|at| get(*at)).collect();
         let mut done = match batch {
-            Some(batch) => Some(batch.post().await?),
+            Some(mut batch) => {
+                let check = self.add_check(&mut batch, self.epoch());
+                let mut done = batch.post().await?;
+                self.hear(&mut done, check)?;
+                Some(done)
+            }
             None => None,
         };
         let mut sound = |at, ahead: Ahead<L::Leaf>| match (ahead, &mut done) {
@@ -143,7 +148,7 @@ impl Tree {
         // A copy may be newer than what far memory has.
         let read = async |at| match leaves.copy(at) {
             Some(copy) => Ok(Ok(copy)),
-            None => self.read_leaf(leaves, span, at).await,
+            None => self.read_leaf_open(leaves, span, at).await,
         };
         let first = match self.node_of(span, &found, from, first, &mut missing, read).await? {
             Ok(first) => first,

@@ -584,7 +584,7 @@ impl Tree {
                 retry.detours.add(&low, level);
                 if self.dropping.get() {
                     // It is freed with all others: what is removed here would be freed twice.
-                    return Ok(());
+                    return if low.is_empty() { cold(self.undo_root_change(leaves)).await } else { Ok(()) };
                 }
                 match cold(self.remove_dead(leaves, (at, level, &low), &retry.detours)).await? {
                     Ok(true) => retry.detours.remove(level),

@@ -74,7 +74,7 @@ impl Tree {
         kind: OpKind,
         key: &[u8],
     ) -> Result<Visited<'_, L::Leaf>, IndexError> {
-        let read = async |span: &Span, at| self.read_leaf(leaves, span, at).await;
+        let read = async |span: &Span, at| self.read_leaf_open(leaves, span, at).await;
         self.visit(leaves, kind, (key, 0), read).await
     }
 

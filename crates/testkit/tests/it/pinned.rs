@@ -192,6 +192,14 @@ fn operations_of_dex_learn_of_the_drop_while_they_wait() {
 #[test]
 fn lookups_learn_that_their_tree_was_dropped() {
     passes_coalesced("sherman", 756, features(23));
+    // The memory of its value is used by another index (docs/bugs/190).
+    passes_coalesced("sherman", 1315, features(23));
+}
+
+/// A client crashes while it makes the root lower, and the tree is dropped (docs/bugs/191).
+#[test]
+fn a_drop_undoes_what_a_crashed_client_has_begun_at_the_root() {
+    passes_coalesced("sherman", 1258, features_and_crashes(23));
 }
 
 /// The walk of a drop comes to a dead node (docs/bugs/184).

@@ -136,7 +136,10 @@ impl Chime {
             }
             let mut batch = span.batch();
             let posted = Self::post_ranges(&mut batch, found.at, &ranges);
-            let near = Near::done(self.layout, posted, &mut batch.post().await?);
+            let check = self.tree.add_check(&mut batch, self.tree.epoch());
+            let mut done = batch.post().await?;
+            self.tree.hear(&mut done, check)?;
+            let near = Near::done(self.layout, posted, &mut done);
             let lookup = look_up(&near.words(), &expected, place.key);
             let stays = planted(Fault::NoMoveRight) && matches!(lookup, Lookup::Moved(_));
             let lookup = if stays { Lookup::Miss } else { lookup };
@@ -164,7 +167,7 @@ impl Chime {
             return Ok(None);
         }
         let range = self.layout.entry(position);
-        let buf = span.read(at.add(range.start as u64), range.len()).await?;
+        let buf = self.tree.read_open(span, at.add(range.start as u64), range.len()).await?;
         let &[word0, word1, state] = buf.words() else { return Ok(None) };
         let entry = Entry { word0, word1, state: leaf::entry::State::from_bits(state) };
         let item = verify_entry(&entry, position, expected).filter(|item| item.key == place.key);
@@ -211,7 +214,9 @@ impl Chime {
         let mut batch = span.batch();
         let header = batch.read(at, HEADER_LEN);
         let posted = Self::post_ranges(&mut batch, at, ranges);
+        let check = self.tree.add_check(&mut batch, self.tree.epoch());
         let mut done = batch.post().await?;
+        self.tree.hear(&mut done, check)?;
         let header = done.buf(header);
         let near = Near::done(self.layout, posted, &mut done);
         if is_retired(header.words()) {
@@ -276,7 +281,14 @@ impl LooksUp for Chime {
                 Some((expected, place, Self::post_ranges(&mut batch, found.at, &ranges)))
             }));
         }
-        let mut done = if batch.is_empty() { None } else { Some(batch.post().await?) };
+        let mut done = if batch.is_empty() {
+            None
+        } else {
+            let check = self.tree.add_check(&mut batch, self.tree.epoch());
+            let mut done = batch.post().await?;
+            self.tree.hear(&mut done, check)?;
+            Some(done)
+        };
         let answer = |posted: Option<(leaf::Expected, Place, Posted)>| {
             let ((expected, place, posted), done) = posted.zip(done.as_mut())?;
             let near = Near::done(self.layout, posted, done);

@@ -62,7 +62,7 @@ impl Sherman {
         missing: &mut Vec<Separator>,
     ) -> Step<Node> {
         let first = first.and_then(|buf| self.leaf(span, found.at, buf).ok());
-        let read = async |at| self.tree.read_leaf(self, span, at).await;
+        let read = async |at| self.tree.read_leaf_open(self, span, at).await;
         self.tree.node_of(span, found, key, first, missing, read).await
     }
 
@@ -92,7 +92,9 @@ impl Sherman {
         for at in keys.iter().filter_map(|(_, found)| found.map(|found| found.at)) {
             places.entry(at).or_insert_with(|| batch.read(at, self.leaf.len()));
         }
+        let check = self.tree.add_check(&mut batch, self.tree.epoch());
         let mut done = batch.post().await?;
+        self.tree.hear(&mut done, check)?;
         let leaves: HashMap<_, _> = places.into_iter().map(|(at, ticket)| (at, done.buf(ticket))).collect();
         let mut answers = Vec::with_capacity(keys.len());
         for (key, found) in keys {
