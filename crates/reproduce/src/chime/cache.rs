@@ -172,7 +172,8 @@ mod tests {
         let args = Args::example(&["--figure", "3a"]);
         let rows = [16, 64].map(|span| Row::measure("sherman", span, 10_000, &args, Watch(&control)).expect("a row"));
         for (row, leaf) in rows.iter().zip([384.0, 1_152.0]) {
-            assert_eq!((row.read_bytes, row.round_trips), (leaf, 1.0), "{row:?}");
+            // And 8 bytes of the anchor in each of a few epochs.
+            assert!((leaf..leaf + 0.01).contains(&row.read_bytes) && row.round_trips == 1.0, "{row:?}");
         }
         let [small, large] = rows;
         assert!(small.cache_for_each() > 3.0 * large.cache_for_each(), "{small:?} {large:?}");
