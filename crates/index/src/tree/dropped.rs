@@ -5,7 +5,7 @@
 //! Invariant **B5**: an operation that changes the tree, or answers from it, has READ the anchor without that mark in the epoch
 //! of its pin, or in a later one. So a drop that has waited for the operations in progress has the tree for itself. Where that
 //! is due, the anchor is READ in the batch that takes a lock ([`take_lock`](Tree::take_lock) alone does that) or READs a leaf
-//! ([`read_open`](Tree::read_open), [`add_check`](Tree::add_check)); what does neither begins with [`pin`](Tree::pin), or
+//! ([`post_open`](Tree::post_open), [`read_open`](Tree::read_open)); what does neither begins with [`pin`](Tree::pin), or
 //! [`check_open`](Tree::check_open).
 
 use super::faults::{Fault, planted};
@@ -26,7 +26,7 @@ pub(super) struct Taken<'p, T> {
 }
 
 /// A READ of the anchor, in a batch that READs nodes; and the epoch that the client knew when it was added.
-pub(super) struct Check(Option<(Ticket, u64)>);
+struct Check(Option<(Ticket, u64)>);
 
 impl Tree {
     /// Pins an operation. [`IndexError::Dropped`] if the index was dropped before it began.
@@ -45,16 +45,21 @@ impl Tree {
     pub(super) fn epoch(&self) -> u64 {
         self.session.client().epoch()
     }
-    /// Adds a READ of the anchor to a batch, where that is due in this epoch; [`hear`](Self::hear) looks at it.
-    pub(super) fn add_check(&self, batch: &mut Batch<'_>, epoch: u64) -> Check {
+    fn add_check(&self, batch: &mut Batch<'_>, epoch: u64) -> Check {
         Check(self.is_check_due(epoch).then(|| (batch.read(self.anchor, 8), epoch)))
     }
-    /// [`IndexError::Dropped`] if the index was dropped, as far as the batch of a check says so.
-    pub(super) fn hear(&self, done: &mut Done, Check(check): Check) -> Result<(), IndexError> {
+    fn hear(&self, done: &mut Done, Check(check): Check) -> Result<(), IndexError> {
         check.map_or(Ok(()), |(anchor, epoch)| self.learn_open(first_word(&done.buf(anchor)), epoch))
     }
-    /// READs a part of a node, and the anchor in the same batch where that is due. For lookups, scans and walks: who has begun to
-    /// change something must not be told in the middle of it.
+    /// Posts a batch that READs leaves, and READs the anchor in it where that is due. For lookups, scans and walks: who has begun
+    /// to change something must not be told in the middle of it.
+    pub(super) async fn post_open(&self, mut batch: Batch<'_>) -> Result<Done, IndexError> {
+        let check = self.add_check(&mut batch, self.epoch());
+        let mut done = batch.post().await?;
+        self.hear(&mut done, check)?;
+        Ok(done)
+    }
+    /// READs a part of a leaf, as [`post_open`](Self::post_open) does.
     pub(super) async fn read_open(&self, span: &Span, at: RemotePtr, len: usize) -> Result<Buf, IndexError> {
         if self.is_check_due(self.epoch()) {
             return cold(self.read_checked(span, at, len)).await;
@@ -63,10 +68,8 @@ impl Tree {
     }
     async fn read_checked(&self, span: &Span, at: RemotePtr, len: usize) -> Result<Buf, IndexError> {
         let mut batch = span.batch();
-        let (node, check) = (batch.read(at, len), self.add_check(&mut batch, self.epoch()));
-        let mut done = batch.post().await?;
-        self.hear(&mut done, check)?;
-        Ok(done.buf(node))
+        let leaf = batch.read(at, len);
+        Ok(self.post_open(batch).await?.buf(leaf))
     }
     /// READs a leaf until its words are those of one state, as [`read_open`](Self::read_open) does.
     pub(super) async fn read_leaf_open<L: Leaves>(

@@ -1,11 +1,14 @@
 //! An inner node as a compute node keeps it: its separators in order.
 //!
-//! Invariants: the first separator is the node's low key (of a dead node the separators may be gone); separators ascend; a child's range ends where the next one
-//! begins, and the last one's where the node's does.
+//! Invariants: the first separator is the node's low key (of a dead node the separators may be gone); separators ascend; a
+//! child's range ends where the next one begins, and the last one's where the node's does.
 
 use super::fence::{Fence, INLINE, Key, prefix};
 use super::node::{Header, Node};
-use farindex_fabric::RemotePtr;
+use crate::IndexError;
+use crate::maintenance::fetch_blocks;
+use crate::marks::mark;
+use farindex_fabric::{RemotePtr, Span};
 use std::cmp::Ordering;
 
 /// On which side of a key a descent ends.
@@ -51,8 +54,39 @@ pub(super) struct Inner {
 }
 
 impl Inner {
+    /// Decodes a node that is sound, and READs its long keys for that. Of a dead one perhaps its low key alone. `None` if it is
+    /// no inner node.
+    pub(super) async fn of(span: &Span, node: &Node) -> Result<Option<Inner>, IndexError> {
+        let whole = Inner::whole(span, node).await?;
+        if whole.is_some() || !node.is_dead() {
+            return Ok(whole);
+        }
+        // Its separators are its left neighbour's by now, or nobody's, and the blocks of their keys may be something else.
+        mark!("tree: dead inner node has no separators any more");
+        let low = node.low();
+        let key = match low.block() {
+            None => low.key().map(|key| key.to_vec()),
+            Some(place) => match fetch_blocks(span, &[place]).await?.pop() {
+                Some(Ok(block)) if low.is(block.key()) => Some(block.key().to_vec()),
+                _ => None,
+            },
+        };
+        Ok(key.and_then(|low| Inner::dead(node, low)))
+    }
+    async fn whole(span: &Span, node: &Node) -> Result<Option<Inner>, IndexError> {
+        let long = long_keys(node);
+        let mut keys = Vec::new();
+        if !long.is_empty() {
+            for block in fetch_blocks(span, &long).await? {
+                let Ok(block) = block else { return Ok(None) };
+                keys.push(block.key().to_vec().into_boxed_slice());
+            }
+        }
+        Ok(Inner::decode(node, keys.into_iter()))
+    }
+
     /// Decodes a node that is sound, given its long keys as [`long_keys`] lists them. `None` if it is no inner node.
-    pub(super) fn decode(node: &Node, mut keys: impl Iterator<Item = Box<[u8]>>) -> Option<Self> {
+    fn decode(node: &Node, mut keys: impl Iterator<Item = Box<[u8]>>) -> Option<Self> {
         let level = node.level();
         let mut fetch = |fence: Fence| match fence.key() {
             Some(key) => Some(key.to_vec().into_boxed_slice()),
@@ -94,7 +128,7 @@ impl Inner {
     }
 
     /// A dead node of which the low key alone is known. It has no children.
-    pub(super) fn dead(node: &Node, low: Vec<u8>) -> Option<Self> {
+    fn dead(node: &Node, low: Vec<u8>) -> Option<Self> {
         let (entries, long) = (Box::default(), Box::default());
         let (at, level, sibling) = (node.at, node.level(), node.sibling());
         (level > 0).then(|| Inner { at, level, dead: true, sibling, low: low.into(), high: None, entries, long })
@@ -175,7 +209,7 @@ fn compare(entry: Entry, long: &[Box<[u8]>], key: &[u8]) -> Ordering {
 }
 
 /// The blocks of a node's long keys, in the order in which [`Inner::decode`] takes them.
-pub(super) fn long_keys(node: &Node) -> Vec<(RemotePtr, u64)> {
+fn long_keys(node: &Node) -> Vec<(RemotePtr, u64)> {
     let fences = [node.low(), node.high()].into_iter().chain(node.used().map(|slot| node.separator(slot)));
     fences.filter_map(Fence::block).collect()
 }

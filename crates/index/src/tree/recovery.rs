@@ -5,6 +5,7 @@
 
 use super::edit::Edit;
 use super::fence::Fence;
+use super::inner::Inner;
 use super::node::{DEAD, HIGH, Head, Header, Node, magic};
 use super::skeleton::{CHANGE, HEAD_LEN, Leaves, Locked, Slots, Tree, sorted_keys, unsound};
 use crate::IndexError;
@@ -72,7 +73,7 @@ impl Tree {
                 return Ok(leaves.leaf(span, at, words).is_ok());
             }
             let node = Node { at, layout: self.inner, buf: words };
-            Ok(self.is_sound(&node) && self.decode(span, &node).await?.is_some())
+            Ok(self.is_sound(&node) && Inner::of(span, &node).await?.is_some())
         };
         let read = read.await;
         let (locked, sound) = self.or_release(span, Locked { node, cell }, read).await?;

@@ -131,12 +131,7 @@ impl Tree {
         let first = get(found.at);
         let tickets: Vec<_> = ahead.iter().map(|at| get(*at)).collect();
         let mut done = match batch {
-            Some(mut batch) => {
-                let check = self.add_check(&mut batch, self.epoch());
-                let mut done = batch.post().await?;
-                self.hear(&mut done, check)?;
-                Some(done)
-            }
+            Some(batch) => Some(self.post_open(batch).await?),
             None => None,
         };
         let mut sound = |at, ahead: Ahead<L::Leaf>| match (ahead, &mut done) {

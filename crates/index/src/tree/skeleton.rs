@@ -17,7 +17,7 @@ use super::edit::{Edit, One, Steps};
 use super::entries::Slot;
 use super::faults::{Fault, planted};
 use super::fence::{Fence, Key};
-use super::inner::{Inner, Side, long_keys};
+use super::inner::{Inner, Side};
 use super::node::{DEAD, Head, Header, LOW_END, Layout, Node, magic};
 use super::path_cache::{Seen, Wait};
 use crate::IndexError;
@@ -315,7 +315,7 @@ impl Tree {
             let node = self.read_once(span, at, self.inner).await?;
             if self.is_sound(&node)
                 && level.is_none_or(|level| level == node.level())
-                && let Some(inner) = self.decode(span, &node).await?
+                && let Some(inner) = Inner::of(span, &node).await?
             {
                 let inner = Arc::new(inner);
                 if !inner.dead {
@@ -337,36 +337,6 @@ impl Tree {
             Poll::Pending => limit_passed.as_mut().poll(cx).map(|()| false),
         })
         .await
-    }
-
-    /// Decodes an inner node. Of a dead one perhaps its low key alone.
-    pub(super) async fn decode(&self, span: &Span, node: &Node) -> Result<Option<Inner>, IndexError> {
-        let whole = self.decode_whole(span, node).await?;
-        if whole.is_some() || !node.is_dead() {
-            return Ok(whole);
-        }
-        // Its separators are its left neighbour's by now, or nobody's, and the blocks of their keys may be something else.
-        mark!("tree: dead inner node has no separators any more");
-        let low = node.low();
-        let key = match low.block() {
-            None => low.key().map(|key| key.to_vec()),
-            Some(place) => match fetch_blocks(span, &[place]).await?.pop() {
-                Some(Ok(block)) if low.is(block.key()) => Some(block.key().to_vec()),
-                _ => None,
-            },
-        };
-        Ok(key.and_then(|low| Inner::dead(node, low)))
-    }
-    async fn decode_whole(&self, span: &Span, node: &Node) -> Result<Option<Inner>, IndexError> {
-        let long = long_keys(node);
-        let mut keys = Vec::new();
-        if !long.is_empty() {
-            for block in fetch_blocks(span, &long).await? {
-                let Ok(block) = block else { return Ok(None) };
-                keys.push(block.key().to_vec().into_boxed_slice());
-            }
-        }
-        Ok(Inner::decode(node, keys.into_iter()))
     }
 
     /// The key of a fence; `None` if it is infinite.

@@ -136,10 +136,7 @@ impl Chime {
             }
             let mut batch = span.batch();
             let posted = Self::post_ranges(&mut batch, found.at, &ranges);
-            let check = self.tree.add_check(&mut batch, self.tree.epoch());
-            let mut done = batch.post().await?;
-            self.tree.hear(&mut done, check)?;
-            let near = Near::done(self.layout, posted, &mut done);
+            let near = Near::done(self.layout, posted, &mut self.tree.post_open(batch).await?);
             let lookup = look_up(&near.words(), &expected, place.key);
             let stays = planted(Fault::NoMoveRight) && matches!(lookup, Lookup::Moved(_));
             let lookup = if stays { Lookup::Miss } else { lookup };
@@ -214,9 +211,7 @@ impl Chime {
         let mut batch = span.batch();
         let header = batch.read(at, HEADER_LEN);
         let posted = Self::post_ranges(&mut batch, at, ranges);
-        let check = self.tree.add_check(&mut batch, self.tree.epoch());
-        let mut done = batch.post().await?;
-        self.tree.hear(&mut done, check)?;
+        let mut done = self.tree.post_open(batch).await?;
         let header = done.buf(header);
         let near = Near::done(self.layout, posted, &mut done);
         if is_retired(header.words()) {
@@ -281,14 +276,7 @@ impl LooksUp for Chime {
                 Some((expected, place, Self::post_ranges(&mut batch, found.at, &ranges)))
             }));
         }
-        let mut done = if batch.is_empty() {
-            None
-        } else {
-            let check = self.tree.add_check(&mut batch, self.tree.epoch());
-            let mut done = batch.post().await?;
-            self.tree.hear(&mut done, check)?;
-            Some(done)
-        };
+        let mut done = if batch.is_empty() { None } else { Some(self.tree.post_open(batch).await?) };
         let answer = |posted: Option<(leaf::Expected, Place, Posted)>| {
             let ((expected, place, posted), done) = posted.zip(done.as_mut())?;
             let near = Near::done(self.layout, posted, done);

@@ -88,8 +88,9 @@ impl Dex {
         }
         while is_later(map.base, of) {
             match Map::read(span, self.tree().tag, map.base).await? {
-                Some(before) => map = before,
-                None => return Ok(None),
+                // Otherwise it is damaged, and this might never end.
+                Some(before) if is_later(map.base, before.base) => map = before,
+                _ => return Ok(None),
             }
         }
         Ok(Some(map.base == of))

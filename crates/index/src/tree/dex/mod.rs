@@ -355,6 +355,8 @@ impl Leaves for Dex {
         most: usize,
         retry: &Retry,
     ) -> Result<Option<Vec<Node>>, IndexError> {
+        // Neither copies nor calls say that the index was dropped (D8).
+        self.tree().check_open(span, self.tree().epoch()).await?;
         if !self.calls || retry.fresh {
             return Ok(None);
         }
@@ -581,11 +583,7 @@ impl OrderedIndex for Dex {
             return apart(self.scan_owned(bounds, limit)).await;
         }
         // Leaves are half full at least, as a rule.
-        apart(async {
-            self.tree().check_open(&self.tree().maintenance(), self.session.client().epoch()).await?;
-            self.tree().scan_range(self, bounds, limit, self.config.leaf_span / 2).await
-        })
-        .await
+        apart(self.tree().scan_range(self, bounds, limit, self.config.leaf_span / 2)).await
     }
 }
 

@@ -99,6 +99,7 @@ impl Ownership {
         let &[tag, _, word] = anchor.words() else { return Ok(()) };
         if tag != self.tag && !planted(Fault::DropUnseen) {
             // As above. If the index is there now, the anchor and the record are there as long as the pin stands.
+            self.open();
             return Ok(());
         }
         let Some(next) = Map::read(span, self.tag, proposal).await? else { return Ok(()) };

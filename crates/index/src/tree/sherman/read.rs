@@ -92,9 +92,7 @@ impl Sherman {
         for at in keys.iter().filter_map(|(_, found)| found.map(|found| found.at)) {
             places.entry(at).or_insert_with(|| batch.read(at, self.leaf.len()));
         }
-        let check = self.tree.add_check(&mut batch, self.tree.epoch());
-        let mut done = batch.post().await?;
-        self.tree.hear(&mut done, check)?;
+        let mut done = self.tree.post_open(batch).await?;
         let leaves: HashMap<_, _> = places.into_iter().map(|(at, ticket)| (at, done.buf(ticket))).collect();
         let mut answers = Vec::with_capacity(keys.len());
         for (key, found) in keys {
