@@ -229,7 +229,7 @@ mod faults {
                 frozen(),
                 Fault::StaleLease,
             )
-            .seen_at(285),
+            .seen_at(61),
             case(
                 "DEX: a partition is given away while operations are in progress",
                 "Fault::GivenWithoutDrain",
@@ -260,7 +260,7 @@ mod faults {
                 crowded(),
                 Fault::CopyDuringWrite,
             )
-            .seen_at(485),
+            .seen_at(165),
             case(
                 "DEX: a copy that was taken out stays swizzled in its parent",
                 "Fault::LeftSwizzled",
@@ -273,7 +273,7 @@ mod faults {
                 contended(),
                 Fault::AdmittedWithoutTurn,
             )
-            .seen_at(92),
+            .seen_at(61),
             case_of(
                 "DEX: a bound moves before dirty leaves are written back",
                 "Fault::BoundBeforeFlush",
@@ -281,7 +281,7 @@ mod faults {
                 Fault::BoundBeforeFlush,
                 DexUnderTest::write_back(),
             )
-            .seen_at(88),
+            .seen_at(286),
             case_of(
                 "DEX: a dirty leaf is evicted without being written back",
                 "Fault::DirtyEvicted",
@@ -302,14 +302,14 @@ mod faults {
                 contended(),
                 Fault::AcrossBound,
             )
-            .seen_at(37),
+            .seen_at(51),
             case(
                 "DEX: a leaf is written in place while a crashed owner's lock is on it",
                 "Fault::OverHeldLock",
                 Setup::crashing(),
                 Fault::OverHeldLock,
             )
-            .seen_at(34),
+            .seen_at(164),
             case(
                 "DEX: a separator is added to a shared parent as it was read before its lock was taken",
                 "Fault::OldParent",

@@ -141,7 +141,7 @@ mod faults {
                 merging(),
                 Fault::RetireEarly,
             )
-            .seen_at(190),
+            .seen_at(1560),
             case("Sherman: a separator of a dead node is added", "Fault::AddDead", merging(), Fault::AddDead)
                 .seen_at(863),
             case(
