@@ -22,7 +22,7 @@ use std::fmt;
 /// Begins the first body of either side: `FARINDEX` in ASCII.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FARINDEX");
 /// Version of the control protocol, the messages of the data planes included.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// Bytes of a frame at most.
 pub const MAX_FRAME: usize = 64 << 10;
 /// Bytes of what a data plane may send in one message at most.

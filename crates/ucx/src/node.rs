@@ -5,7 +5,7 @@
 //! more (G6); a request of no connection is dropped; a client that sends a malformed request, or does not read its
 //! replies, is disconnected, and no other client is affected.
 
-use crate::chain::{Front, Refused, Served, check, serve};
+use crate::chain::{Front, Greeting, Refused, Served, check, serve};
 use crate::ucp::{Context, ContextSettings, EpId, Worker};
 use farindex_fabric::FabricError;
 use farindex_remote::wire::{Reader, Writer};
@@ -442,6 +442,11 @@ impl Loop {
         // The number is the right to use the connection, so it cannot be guessed.
         let id = farindex_remote::token::random_u64().map_err(Refusal)?;
         let ep = self.worker.connect(address).map_err(Refusal)?;
+        // The client waits for it before it uses UCX: docs/bugs/192. If it cannot be sent, the endpoint has failed, and
+        // that is reported as such.
+        let mut greeting = self.worker.buffer();
+        Greeting { session: id, node: self.memory.node() }.encode(&mut greeting);
+        let _ = self.worker.send(ep, greeting);
         self.sessions
             .insert(id, Session { ep, peer, requests: 0, reply: Vec::new(), owed: false, expelled: false, lost: None });
         self.counts.sessions.inc();

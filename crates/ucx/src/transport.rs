@@ -5,9 +5,10 @@
 //! (nodes, bounds, alignment, rights, sizes) before any of it is collected; it completes once all its nodes have
 //! answered, or with the first error, whatever becomes of the batches that it shared messages with; when a node is
 //! lost, its unanswered batches fail with a reason that names the node, and the next batch to it attaches anew; nothing
-//! here blocks. Once warm, a batch allocates nothing.
+//! here blocks; UCX is told to connect to a node when that node's own connection is there, and not before (docs/bugs/192).
+//! Once warm, a batch allocates nothing.
 
-use crate::chain::{self, Answer, FULL_BATCHES, FULL_BYTES, Sizes, Status};
+use crate::chain::{self, Answer, FULL_BATCHES, FULL_BYTES, Greeting, Sizes, Status};
 use crate::slots::Slots;
 use crate::ucp::{Context, EpId, Worker};
 use farindex_fabric::transport::{Completions, Post, Traffic};
@@ -88,6 +89,8 @@ struct Line {
     state: State,
     /// Generation of the control connection when it was last checked.
     generation: u64,
+    /// The connection of which the node has said last that it is there.
+    greeted: Option<u64>,
     collected: Collected,
     /// Parts that are in no message yet, because there is no connection.
     unsent: Vec<u64>,
@@ -101,6 +104,11 @@ struct Line {
 enum State {
     Idle,
     Attaching(Pending),
+    /// The node has made its half, and has not greeted yet.
+    Attached {
+        session: u64,
+        address: Vec<u8>,
+    },
     Up {
         ep: EpId,
         session: u64,
@@ -143,6 +151,7 @@ impl Connection {
             rights: welcome.rights,
             state: State::Idle,
             generation: control.generation(),
+            greeted: None,
             collected: Collected::default(),
             unsent: Vec::new(),
             revocations: 0,
@@ -273,7 +282,7 @@ impl Connection {
                     self.collect(place, sequence, sizes);
                 }
             }
-            State::Attaching(_) | State::Broken(..) => {}
+            State::Attaching(_) | State::Attached { .. } | State::Broken(..) => {}
         }
     }
 
@@ -324,23 +333,27 @@ impl Connection {
             }
             return self.fail(place, &error.of_node(node), true);
         }
+        if let State::Attaching(pending) = &line.state {
+            match pending.poll().map(|answer| answer.and_then(|answer| attached(control, answer))) {
+                None => {}
+                Some(Ok((session, address))) => line.state = State::Attached { session, address },
+                Some(Err(error)) => {
+                    line.state = State::Idle;
+                    self.fail(place, &error.of_node(node), true);
+                    return;
+                }
+            }
+        }
         match &line.state {
-            State::Attaching(pending) => {
-                match pending.poll().map(|answer| answer.and_then(|answer| attached(control, answer))) {
-                    None => {}
-                    Some(Ok((session, address))) => match self.worker.connect(&address) {
-                        Ok(ep) => {
-                            line.state = State::Up { ep, session };
-                            self.push(place);
-                        }
-                        Err(reason) => {
-                            line.state = State::Idle;
-                            self.fail(place, &FabricError::Unreachable { node, reason }, true);
-                        }
-                    },
-                    Some(Err(error)) => {
+            State::Attached { session, address } if line.greeted == Some(*session) => {
+                match self.worker.connect(address) {
+                    Ok(ep) => {
+                        line.state = State::Up { ep, session: *session };
+                        self.push(place);
+                    }
+                    Err(reason) => {
                         line.state = State::Idle;
-                        self.fail(place, &error.of_node(node), true);
+                        self.fail(place, &FabricError::Unreachable { node, reason }, true);
                     }
                 }
             }
@@ -349,7 +362,7 @@ impl Connection {
                 line.state = State::Idle;
                 self.fail(place, &error, true);
             }
-            State::Idle | State::Up { .. } | State::Broken(..) => {}
+            State::Idle | State::Attaching(_) | State::Attached { .. } | State::Up { .. } | State::Broken(..) => {}
         }
     }
 
@@ -375,7 +388,18 @@ impl Connection {
         }
     }
 
-    /// Takes in the answers of one message.
+    /// Takes in one message: a greeting, or answers.
+    fn take_in(&mut self, message: &[u8]) {
+        match Greeting::decode(message) {
+            Some(Greeting { session, node }) => {
+                if let Some(line) = self.lines.get_mut(node.index()) {
+                    line.greeted = Some(session);
+                }
+            }
+            None => self.answers(message),
+        }
+    }
+
     fn answers(&mut self, reply: &[u8]) {
         self.traffic.answers += 1;
         let mut rest = Reader::new(reply);
@@ -533,9 +557,9 @@ impl Transport for Connection {
     fn progress(&mut self, completions: &mut dyn Completions) -> bool {
         self.flush();
         self.worker.progress();
-        while let Some(reply) = self.worker.received() {
-            self.answers(&reply);
-            self.worker.recycle(reply);
+        while let Some(message) = self.worker.received() {
+            self.take_in(&message);
+            self.worker.recycle(message);
         }
         while let Some((ep, why)) = self.worker.failed() {
             self.lost(ep, why);
@@ -579,7 +603,7 @@ impl Drop for Connection {
     fn drop(&mut self) {
         self.flush();
         for (line, control) in self.lines.iter().zip(self.client.controls()) {
-            if let State::Up { session, .. } = line.state {
+            if let State::Attached { session, .. } | State::Up { session, .. } = line.state {
                 let mut which = Vec::new();
                 which.put_u64(session);
                 control.detach(which);

@@ -12,7 +12,8 @@ pub(crate) use client::refused_verb;
 pub use client::{Answer, Sizes, encode, fill, finish, sizes};
 pub use node::{Calls, Checked, Refused, Served, check, serve};
 
-use farindex_remote::wire::{Malformed, Reader};
+use farindex_fabric::NodeId;
+use farindex_remote::wire::{Malformed, Reader, Writer};
 
 /// Bytes of a request, and of the answers to it, at most.
 pub const MAX_CHAIN: usize = 64 << 20;
@@ -31,6 +32,9 @@ pub const BATCH_HEADER: usize = 16;
 pub const ANSWER_HEADER: usize = 16;
 /// Bytes of a verb before its operands: kind, flags, length, offset.
 const VERB_HEADER: usize = 16;
+
+/// Bytes of a greeting: session, node. No answer is as short.
+const GREETING: usize = 10;
 
 const READ: u8 = 1;
 const WRITE: u8 = 2;
@@ -65,6 +69,29 @@ impl Status {
     fn of_number(number: u32) -> Option<Status> {
         let all = [Status::Done, Status::OutOfBounds, Status::Misaligned, Status::ReadOnly, Status::TooLong];
         all.into_iter().find(|status| *status as u32 == number)
+    }
+}
+
+/// What a node sends first over its connection to a client's worker: that connection is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Greeting {
+    /// The number that the node has given out for this connection.
+    pub session: u64,
+    /// Which node it is.
+    pub node: NodeId,
+}
+
+impl Greeting {
+    /// Appends it to a message.
+    pub fn encode(self, out: &mut Vec<u8>) {
+        out.put_u64(self.session);
+        out.put_u16(self.node.index() as u16);
+    }
+    /// `None` if this message is none, and so holds answers.
+    pub fn decode(message: &[u8]) -> Option<Self> {
+        let whole: &[u8; GREETING] = message.try_into().ok()?;
+        let mut fields = Reader::new(whole);
+        Some(Greeting { session: fields.u64().ok()?, node: NodeId::new(fields.u16().ok()?) })
     }
 }
 

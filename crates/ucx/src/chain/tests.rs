@@ -184,6 +184,18 @@ fn replies_are_not_trusted() {
 }
 
 #[test]
+fn greetings_and_answers_are_told_apart() {
+    let greeting = Greeting { session: 0x0123_4567_89AB_CDEF, node: NODE };
+    let mut bytes = Vec::new();
+    greeting.encode(&mut bytes);
+    assert_eq!(Greeting::decode(&bytes), Some(greeting));
+    assert!(first(&bytes).is_err());
+    for len in (0..bytes.len()).chain([11, ANSWER_HEADER, 24]) {
+        assert_eq!(Greeting::decode(&vec![0; len]), None, "{len} bytes");
+    }
+}
+
+#[test]
 fn calls_keep_their_place_among_other_verbs() {
     let (endpoint, memory) = (endpoint(), memory());
     let calls = |request: &[u8]| match request.len() {
