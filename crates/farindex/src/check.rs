@@ -9,7 +9,7 @@ use farindex_index::{IndexAudit, IndexError};
 use farindex_pool::audit::{Audit, AuditReport};
 use farindex_pool::leaks::Leaks;
 use farindex_pool::reclaim::Reclaimed;
-use farindex_pool::{Session, catalog, clients};
+use farindex_pool::{PoolError, Session, catalog, clients};
 use std::rc::Rc;
 
 /// What a check found.
@@ -93,6 +93,8 @@ async fn recover(session: &Rc<Session>, evicted: u64) -> Result<Repaired, Error>
         let Ok(index) = AnyIndex::open_info(session, &info).await else { continue };
         match index.recover().await {
             Ok(recovered) => repaired.recovered += recovered,
+            // Another client drops it.
+            Err(IndexError::Dropped) => {}
             // So it does of one that is damaged: a lock that is held by nobody is damage as well.
             Err(IndexError::Locked { .. }) if audit.undisturbed(session, &span).await? => {}
             Err(error) => drop(Damage::of(error, info.root)?),
@@ -186,7 +188,7 @@ pub(crate) async fn walk(session: &Rc<Session>, audit: &mut Audit, alone: bool) 
                     Err(error) => report.indexes.push((info.name.clone(), unsound(Damage::of(error, info.root)?.what))),
                 }
             }
-            Err(IndexError::Dropped) => report.missed = true,
+            Err(IndexError::Dropped | IndexError::Pool(PoolError::NoSuchIndex(_))) => report.missed = true,
             Err(error) => report.indexes.push((info.name.clone(), unsound(error.to_string()))),
         }
     }

@@ -81,7 +81,7 @@ pub(crate) async fn drop_copies(session: &Rc<Session>) -> Result<(), Error> {
     let span = session.span(OpKind::Maintenance);
     for info in catalog::list(session.pool(), &span).await? {
         if catalog::is_copy(&info.name) && !info.dropping {
-            catalog::begin_drop(session, &span, &info.name).await?;
+            catalog::begin_drop(session, &span, &info).await?;
         }
     }
     Ok(())

@@ -6,9 +6,25 @@ use crate::audit::leads_nowhere;
 use crate::block::{self, Block, Decoded, HEADER_LEN, Header, UNIT};
 use crate::visit::Entries;
 use farindex_fabric::ptr::BLOCK_ALIGN;
-use farindex_fabric::{Buf, FabricError, RemotePtr, Span};
+use farindex_fabric::{Buf, FabricError, NodeId, OpKind, RemotePtr, Span};
 use farindex_pool::{Pool, PoolError, Session};
 use std::time::Duration;
+
+/// Waits, for an operation that is not pinned any more, until this node has the memory that an allocation without
+/// waiting did not get; the error is that of the allocation.
+pub(crate) async fn wait_for_room(session: &Session, node: NodeId, error: IndexError) -> Result<(), IndexError> {
+    match error {
+        IndexError::Pool(PoolError::Full { wanted, .. }) => await_room(session, node, wanted).await,
+        error => Err(error),
+    }
+}
+
+/// Waits until this many bytes can be allocated on a node.
+pub(crate) async fn await_room(session: &Session, node: NodeId, bytes: u64) -> Result<(), IndexError> {
+    let span = session.span(OpKind::Maintenance);
+    let room = session.alloc(&span, node, bytes).await?;
+    Ok(session.free(&span, room, bytes).await?)
+}
 
 /// READs whole blocks, given their addresses and lengths in units. One batch READs all of them; a block that is longer
 /// than its number of units takes another READ. A pointer that leads to no sound block is an error of its own entry

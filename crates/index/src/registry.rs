@@ -150,7 +150,7 @@ macro_rules! kinds {
             async fn drop_info(session: &Rc<Session>, info: &IndexInfo) -> Result<(), IndexError> {
                 let end = async {
                     match info.kind {
-                        $($(#[$cfg])* <$Index as PoolIndex>::KIND => <$Index>::drop_index(session, &info.name).await,)+
+                        $($(#[$cfg])* <$Index as PoolIndex>::KIND => drop_found::<$Index>(session, info).await,)+
                         // Reports what is wrong with it.
                         _ => Self::open_info(session, info).await.map(drop),
                     }
@@ -316,19 +316,27 @@ impl<I: PoolIndex> Lifecycle for I {
 
 /// See [`Lifecycle::open`].
 async fn open<I: PoolIndex>(session: &Rc<Session>, name: &str) -> Result<I, IndexError> {
+    I::open_info(session, &find_kind::<I>(session, name).await?).await
+}
+
+async fn find_kind<I: PoolIndex>(session: &Session, name: &str) -> Result<IndexInfo, IndexError> {
     let info = find(session, name).await?;
     if info.kind != I::KIND {
         let found = kind_name(info.kind);
         return Err(PoolError::WrongKind { name: info.name, found, wanted: I::NAME.to_owned() }.into());
     }
-    I::open_info(session, &info).await
+    Ok(info)
 }
 
 /// See [`Lifecycle::drop_index`].
 async fn drop_index<I: PoolIndex>(session: &Rc<Session>, name: &str) -> Result<(), IndexError> {
+    drop_found::<I>(session, &find_kind::<I>(session, name).await?).await
+}
+
+async fn drop_found<I: PoolIndex>(session: &Rc<Session>, info: &IndexInfo) -> Result<(), IndexError> {
     let span = session.span(OpKind::Other);
-    let index = open::<I>(session, name).await?;
-    let info = catalog::begin_drop(session, &span, name).await?;
+    let index = I::open_info(session, info).await?;
+    let info = catalog::begin_drop(session, &span, info).await?;
     index.finish_drop(&span, &info).await
 }
 

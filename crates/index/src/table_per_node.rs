@@ -178,6 +178,8 @@ async fn create<I: TablePerNode>(session: &Rc<Session>, name: &str, config: &I::
 async fn open_info<I: TablePerNode>(session: &Rc<Session>, info: &IndexInfo) -> Result<I, IndexError> {
     let config = settings_of::<I>(info)?;
     let pin = session.pin(session.span(OpKind::Other))?;
+    // From here on a drop that begins waits for this pin.
+    catalog::confirm(session, pin.span(), info).await?;
     let shared = I::prepare(pin.span(), &config).await?;
     let of = Opening { pin: &pin, index_tag: index_tag(session, info.uid), config: &config, shared: &shared };
     let mut tables = Vec::new();

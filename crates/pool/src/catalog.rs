@@ -97,6 +97,8 @@ async fn read_once(pool: &Pool, span: &Span) -> Result<(Vec<IndexInfo>, Option<P
 /// Prefix of the names of unfinished copies ([`replace`]).
 const COPY: &str = "\u{b7}copy ";
 
+const UID_OFFSET: u64 = std::mem::offset_of!(CatalogEntry, uid) as u64;
+
 /// Returns the name under which a copy of an index is made, before the copy replaces the index.
 pub fn copy_name(info: &IndexInfo) -> String {
     format!("{COPY}{}", info.uid)
@@ -351,10 +353,28 @@ pub async fn replace(
     .await
 }
 
-/// Marks an index as being dropped: from now on no client can open it.
-pub async fn begin_drop(session: &Session, span: &Span, name: &str) -> Result<IndexInfo, PoolError> {
+/// Checks that an index which was found is still there and not being dropped. For a client that is pinned, its memory
+/// then stays until the pin is released: a drop waits for all who were pinned when it began.
+pub async fn confirm(session: &Session, span: &Span, info: &IndexInfo) -> Result<(), PoolError> {
+    let at = session.pool().geometry(HOME).entry(info.entry);
+    // The number is read after the state. Numbers do not come back, so the state was that of this index.
+    let state = first_word(&span.read(at, 8).await?);
+    let uid = first_word(&span.read(at.add(UID_OFFSET), 8).await?);
+    match state == ENTRY_READY && uid == info.uid {
+        true => Ok(()),
+        false => Err(PoolError::NoSuchIndex(info.name.clone())),
+    }
+}
+
+/// Marks an index as being dropped: from now on no client can open it. Another index that has its name meanwhile is left
+/// alone.
+pub async fn begin_drop(session: &Session, span: &Span, info: &IndexInfo) -> Result<IndexInfo, PoolError> {
     cold(locked(session, span, async || {
-        let info = find(session.pool(), span, name).await?;
+        let found = find(session.pool(), span, &info.name).await?;
+        if found.uid != info.uid {
+            return Err(PoolError::NoSuchIndex(info.name.clone()));
+        }
+        let info = found;
         let at = session.pool().geometry(HOME).entry(info.entry);
         span.write(at, session.endpoint().buf_from_words(&[ENTRY_DROPPING])).await?;
         Ok(IndexInfo { dropping: true, ..info })
@@ -366,7 +386,7 @@ pub async fn begin_drop(session: &Session, span: &Span, name: &str) -> Result<In
 pub async fn end_drop(session: &Session, span: &Span, info: &IndexInfo) -> Result<(), PoolError> {
     cold(locked(session, span, async || {
         let at = session.pool().geometry(HOME).entry(info.entry);
-        let uid = first_word(&span.read(at.add(std::mem::offset_of!(CatalogEntry, uid) as u64), 8).await?);
+        let uid = first_word(&span.read(at.add(UID_OFFSET), 8).await?);
         if uid == info.uid {
             span.write(at, session.endpoint().buf_from_words(&[ENTRY_EMPTY])).await?;
         }

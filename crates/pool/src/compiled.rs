@@ -24,10 +24,11 @@ pub fn every_operation<'a>(
         session.maintain().await?;
         session.flush().await?;
         session.drain().await?;
-        let info = catalog::begin_drop(&session, &span, "").await?;
+        let info = catalog::find(&made, &span, "").await?;
+        catalog::confirm(&session, &span, &info).await?;
+        let info = catalog::begin_drop(&session, &span, &info).await?;
         catalog::end_drop(&session, &span, &info).await?;
         catalog::list(&made, &span).await?;
-        catalog::find(&made, &span, "").await?;
         Audit::begin(&session, &span).await?.settle(&session, &span).await?;
         Audit::begin(&session, &span).await?.reclaim(&session, &span).await?;
         client.evict_expired(endpoint).await?;

@@ -12,7 +12,7 @@ use farindex_index::{
     Replace, Shard, Update, Upsert, Value,
 };
 use farindex_pool::audit::{Audit, AuditReport};
-use farindex_pool::{PoolOptions, Session, catalog};
+use farindex_pool::{PoolError, PoolOptions, Session, catalog};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::ops::Bound;
@@ -330,6 +330,13 @@ pub async fn suite(ctx: Ctx, config: IndexConfig, scale: Scale) {
     // Dropped while it is open here and elsewhere.
     let session = ctx.session(&member);
     let elsewhere = opened(&session).await.unwrap();
+    let info = catalog::find(session.pool(), &member.span(), "model").await.unwrap();
+    AnyIndex::drop_named(&member.session, "model").await.unwrap();
+    // Who has found it before neither opens nor drops it, nor another index that has its place and its name.
+    let another = AnyIndex::create(&member.session, "model", &config).await.unwrap();
+    assert!(is_gone(AnyIndex::open_info(&session, &info).await.map(drop)));
+    assert!(is_gone(catalog::begin_drop(&session, &member.span(), &info).await.map(drop).map_err(IndexError::from)));
+    drop(another);
     AnyIndex::drop_named(&member.session, "model").await.unwrap();
     let key = keys.first().unwrap();
     assert_eq!(elsewhere.get(key).await.map(drop), Err(IndexError::Dropped));
@@ -342,6 +349,10 @@ pub async fn suite(ctx: Ctx, config: IndexConfig, scale: Scale) {
         assert_eq!((after.live_bytes, after.held_bytes), (before.live_bytes, before.held_bytes), "{after:?}");
     }
     member.close().await;
+}
+
+fn is_gone(outcome: Result<(), IndexError>) -> bool {
+    matches!(outcome, Err(IndexError::Pool(PoolError::NoSuchIndex(name))) if name == "model")
 }
 
 /// Upserts of many keys in one call: of keys that are there and that are not, some of them several times; and one that is too

@@ -10,7 +10,7 @@ use super::mirror::Mirror;
 use crate::IndexError;
 use crate::audit::{Damage, Findings, OnDamage};
 use crate::maintenance::{astray, first_word};
-use farindex_fabric::{Batch, Done, NodeId, RemotePtr, Span, Ticket};
+use farindex_fabric::{Batch, Done, NodeId, OpKind, RemotePtr, Span, Ticket};
 use farindex_pool::{Pin, Pool, Session};
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -143,6 +143,14 @@ impl Directory {
         let mut batch = pin.span().batch();
         let guard = self.guard(&mut batch, pin.epoch());
         self.finish_guard(guard, &mut batch.post().await?)
+    }
+
+    /// Pins a step of a walk, which goes on with what an earlier step has read: [`IndexError::Dropped`] if the index has
+    /// been dropped.
+    pub(crate) async fn pin_step<'s>(&self, session: &'s Session, kind: OpKind) -> Result<Pin<'s>, IndexError> {
+        let pin = session.pin(session.span(kind))?;
+        self.check_open(&pin).await?;
+        Ok(pin)
     }
 
     /// The memory of a dropped root is reused in the end; then it does not have this index's tag.

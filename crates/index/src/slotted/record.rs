@@ -12,7 +12,7 @@ use crate::block;
 use crate::keyhash::KeyHash;
 use crate::marks::mark;
 use farindex_fabric::{Buf, NodeId, RemotePtr, Span};
-use farindex_pool::{Pin, Session};
+use farindex_pool::{Pin, PoolError, Session};
 use smallvec::SmallVec;
 
 /// Words behind a head: those of the usual width need no allocation.
@@ -30,18 +30,37 @@ pub(crate) struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// Prepares a record. If it needs a block, allocates the block on this node; the block has yet to be written.
+    /// Prepares a record, for an operation that is not pinned. If it needs a block, allocates the block on this node; the
+    /// block has yet to be written.
     pub(crate) async fn new(
         session: &Session,
         span: &Span,
         node: NodeId,
+        parts: (KeyHash, &'a [u8], &'a [u8]),
+    ) -> Result<(Self, PiggybackedWrite), IndexError> {
+        Self::in_block(session, parts, async |len| session.alloc(span, node, len).await).await
+    }
+
+    /// Like [`new`](Self::new) without waiting: for an operation that is pinned.
+    pub(crate) async fn new_now(
+        session: &Session,
+        span: &Span,
+        node: NodeId,
+        parts: (KeyHash, &'a [u8], &'a [u8]),
+    ) -> Result<(Self, PiggybackedWrite), IndexError> {
+        Self::in_block(session, parts, async |len| session.alloc_now(span, node, len).await).await
+    }
+
+    async fn in_block(
+        session: &Session,
         (hash, key, value): (KeyHash, &'a [u8], &'a [u8]),
+        alloc: impl AsyncFnOnce(u64) -> Result<RemotePtr, PoolError>,
     ) -> Result<(Self, PiggybackedWrite), IndexError> {
         if key.len() + value.len() <= slot::TINY {
             return Ok((Record { hash, key, value, block: None }, None));
         }
         let len = block::block_len(key.len(), value.len());
-        let ptr = session.alloc(span, node, len as u64).await?;
+        let ptr = alloc(len as u64).await?;
         let along = Some((ptr, block::encode(session.endpoint(), hash, key, value)));
         Ok((Record { hash, key, value, block: Some((ptr, len)) }, along))
     }

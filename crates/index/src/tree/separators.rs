@@ -24,7 +24,7 @@ use super::skeleton::{Leaves, Locked, Retry, Slots, Step, Tree, Trouble, sorted_
 use crate::IndexError;
 use crate::block;
 use crate::keyhash::KeyHash;
-use crate::maintenance::read_word;
+use crate::maintenance::{read_word, wait_for_room};
 use crate::marks::mark;
 use farindex_fabric::{Buf, NodeId, RemotePtr, Span, cold};
 use farindex_pool::{Pin, PoolError};
@@ -65,12 +65,9 @@ impl Tree {
     /// Waits for memory, unless the operation has done so too often; the error is that of an allocation.
     pub(super) async fn wait_for_room(&self, rounds: &mut u32, error: IndexError) -> Result<(), IndexError> {
         match error {
-            IndexError::Pool(PoolError::Full { wanted, .. }) if *rounds < FULL_ROUNDS => {
+            IndexError::Pool(PoolError::Full { .. }) if *rounds < FULL_ROUNDS => {
                 *rounds += 1;
-                let span = self.maintenance();
-                let place = self.place();
-                let room = self.session.alloc(&span, place, wanted).await?;
-                Ok(self.session.free(&span, room, wanted).await?)
+                wait_for_room(&self.session, self.place(), error).await
             }
             error => Err(error),
         }

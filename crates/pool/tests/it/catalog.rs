@@ -19,7 +19,8 @@ async fn add(session: &Session, name: &str) -> Result<catalog::IndexInfo, PoolEr
 
 async fn drop_index(session: &Session, name: &str) -> Result<(), PoolError> {
     let span = session.span(OpKind::Other);
-    let info = catalog::begin_drop(session, &span, name).await?;
+    let info = catalog::find(session.pool(), &span, name).await?;
+    let info = catalog::begin_drop(session, &span, &info).await?;
     catalog::end_drop(session, &span, &info).await
 }
 
@@ -45,14 +46,21 @@ fn catalog_adds_finds_and_drops_indexes() {
     let absent = member.run(catalog::find(&rig.pool, &span, "user")).expect_err("absent");
     assert_eq!(absent.to_string(), "the pool has no index named \"user\"; `farindex index list` shows those it has");
 
-    let dropping = member.run(catalog::begin_drop(&session, &span, "users")).expect("begun");
+    member.run(catalog::confirm(&session, &span, &added)).expect("there");
+    let dropping = member.run(catalog::begin_drop(&session, &span, &added)).expect("begun");
     assert!(dropping.dropping);
+    let gone = |done| matches!(done, Err(PoolError::NoSuchIndex(name)) if name == "users");
+    assert!(gone(member.run(catalog::confirm(&session, &span, &added))));
     assert!(matches!(member.run(catalog::find(&rig.pool, &span, "users")), Err(PoolError::NoSuchIndex(_))));
     let second = member.run(add(&session, "users")).expect("the name is free at once");
     member.run(catalog::end_drop(&session, &span, &dropping)).expect("ended");
     member.run(catalog::end_drop(&session, &span, &dropping)).expect("nothing left to do");
     assert_eq!(member.run(catalog::find(&rig.pool, &span, "users")), Ok(second.clone()));
     assert!(second.uid > added.uid);
+    // Who has found the first one neither opens nor drops the second.
+    assert!(gone(member.run(catalog::confirm(&session, &span, &added))));
+    assert!(gone(member.run(catalog::begin_drop(&session, &span, &added)).map(drop)));
+    member.run(catalog::confirm(&session, &span, &second)).expect("there");
     drop((span, session));
     assert_eq!(names(&member), ["größe", "users"]);
 }

@@ -149,7 +149,7 @@ fn failed_replace_changes_nothing() {
         let swapped = catalog::replace(&session, &span, &copy, &old, async || Ok(())).await;
         assert!(matches!(swapped, Err(PoolError::Corrupt { .. })), "{swapped:?}");
         assert_eq!(catalog::list(&pool, &span).await?, before);
-        let info = catalog::begin_drop(&session, &span, &copy.name).await?;
+        let info = catalog::begin_drop(&session, &span, &copy).await?;
         catalog::end_drop(&session, &span, &info).await?;
         let gone = catalog::replace(&session, &span, &old, &copy, async || Ok(())).await;
         assert_eq!(gone, Err(PoolError::NoSuchIndex(copy.name.clone())));

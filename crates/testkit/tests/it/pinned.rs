@@ -215,3 +215,22 @@ fn a_handed_lock_is_not_lost_with_an_operation_that_fails() {
     passes("sherman", 25, features(23));
     passes("sherman", 295, features(23));
 }
+
+/// Clients open an index while another one drops it (docs/bugs/193).
+#[test]
+fn an_index_that_is_being_dropped_is_not_opened() {
+    passes("cuckoo", 1750, features(23));
+    passes("linear", 3348, features(23));
+}
+
+/// An audit of SepHash went on while the index was dropped (docs/bugs/195).
+#[test]
+fn an_audit_ends_where_its_index_is_dropped() {
+    passes("sephash", 912, features(23));
+}
+
+/// A slot of SepHash that did not land was behind the window that its own compute node READ (docs/bugs/196).
+#[test]
+fn a_slot_that_has_not_landed_is_waited_for() {
+    passes("sephash", 2030, features(23));
+}

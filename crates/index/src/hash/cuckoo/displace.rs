@@ -221,7 +221,7 @@ impl Displacer<'_> {
         let (record, mut piggyback) = match &inline {
             Some((key, value)) => {
                 let parts = (self.cuckoo.hash(key), key.as_slice(), value.as_slice());
-                let (record, piggyback) = Record::new(session, self.span(), lock.at.node(), parts).await?;
+                let (record, piggyback) = Record::new_now(session, self.span(), lock.at.node(), parts).await?;
                 (Some(record), piggyback)
             }
             None => (None, None),

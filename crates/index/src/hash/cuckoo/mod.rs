@@ -32,6 +32,7 @@ use crate::backoff::Backoff;
 use crate::handle::{Handle, has_handle};
 use crate::keyhash::KeyHash;
 use crate::kind::Settings;
+use crate::maintenance::wait_for_room;
 use crate::marks::mark;
 use crate::recovery::HeldLock;
 use crate::root_sync::{free_root, mark_root_dropped};
@@ -270,7 +271,13 @@ impl SlottedIndex for Cuckoo {
         }
         let room = match held {
             Some(held) => held,
-            None => Displacer { cuckoo: self, table, pin: &pin }.make_room(hash).await?,
+            None => match (Displacer { cuckoo: self, table, pin: &pin }).make_room(hash).await {
+                Err(error) => {
+                    drop(pin);
+                    return wait_for_room(&self.session, table.root().node(), error).await;
+                }
+                Ok(room) => room,
+            },
         };
         let resizer = match room {
             Room::Made => return Ok(()),

@@ -179,8 +179,7 @@ impl Race {
 
     /// Begins a walk; fails if the index has been dropped.
     async fn walk<'a>(&self, table: &'a Table, damaged: OnDamage<'_>) -> Result<Walk<'a>, IndexError> {
-        let pin = self.scan()?;
-        table.directory().check_open(&pin).await?;
+        let pin = table.directory().pin_step(&self.session, OpKind::Scan).await?;
         Walk::begin(&pin, table, Walked::Open, damaged).await
     }
 
@@ -211,7 +210,7 @@ impl Race {
         let mut depth = 0;
         for (table, node) in self.tables.iter().zip(self.session.pool().nodes()) {
             findings.check_root(table.directory().root(), node);
-            let pin = self.scan()?;
+            let pin = table.directory().pin_step(&self.session, OpKind::Scan).await?;
             table.directory().audit(pin.span(), &mut findings).await?;
             drop(pin);
             // The audit of the directory has reported its damage.
@@ -252,7 +251,7 @@ impl Race {
                     let attempt = async |pin: &Pin<'_>| {
                         Recovery { index: self.uid, table, pin }.try_recover_lock(segment.at).await
                     };
-                    let pin = async || Ok(Some(maintenance()?));
+                    let pin = async || Ok(Some(table.directory().pin_step(session, OpKind::Maintenance).await?));
                     recovered += recover_lock(session, lock_of(segment.at), pin, attempt).await?;
                     let again = read_segment(&maintenance()?, table, segment, Walked::Open, &mut Damage::fail).await?;
                     let Some(again) = again else { continue };

@@ -38,6 +38,7 @@ use crate::growth::Growth;
 use crate::handle::{Handle, has_handle};
 use crate::keyhash::KeyHash;
 use crate::kind::Settings;
+use crate::maintenance::await_room;
 use crate::marks::mark;
 use crate::table_per_node::{Creation, Opening, TablePerNode};
 use crate::traits::{Insert, Limits, PointIndex, Remove, RemoveIf, Replace, Update, Upsert};
@@ -281,20 +282,13 @@ impl SepHash {
                     if let Some(error) = full.filter(|_| waits_for_room > 2) {
                         return Err(error);
                     }
-                    cold(self.await_room(table.node, bytes)).await?;
+                    cold(await_room(&self.session, table.node, bytes)).await?;
                 }
                 Step::Again => {}
             }
             let pin = self.session.pin(self.session.span(kind))?;
             *op = Some(Op::new(self, table, pin, hash, key, stuck));
         }
-    }
-
-    /// Waits until this many bytes can be allocated.
-    async fn await_room(&self, node: NodeId, bytes: u64) -> Result<(), IndexError> {
-        let span = self.session.span(OpKind::Maintenance);
-        let room = self.session.alloc(&span, node, bytes).await?;
-        Ok(self.session.free(&span, room, bytes).await?)
     }
 
     /// Waits until every operation has ended that was running when a slot was found that had not landed, or for half a

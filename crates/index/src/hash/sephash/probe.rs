@@ -369,6 +369,9 @@ impl<'a> Op<'a> {
         let word = |at: usize| at.checked_sub(first).and_then(|i| words.get(i)).copied();
         let (Some(slot), Some(fp2s)) = (word(geometry.slot(probe.slot)), word(geometry.fp2_word(probe.slot))) else {
             mark!("window: too far");
+            // The next window has the slot. If it is taken and has not landed, that is waited for.
+            let occupancy = Occupancy::new(state.count, self.span().endpoint().now());
+            self.table.views.overtaken(probe.segment.suffix, state.generation, occupancy);
             return Ok(Step::Again);
         };
         if is_taken(slot, state.generation) {

@@ -158,6 +158,16 @@ impl Views {
         });
     }
 
+    /// Stores the occupancy that an operation has found, although it is less than what is known: a slot that this compute
+    /// node has taken may never land.
+    pub fn overtaken(&self, suffix: u64, generation: u64, occupancy: Occupancy) {
+        if let Some(view) = self.part(suffix).get_mut(&suffix)
+            && view.generation == generation
+        {
+            view.occupancy = occupancy;
+        }
+    }
+
     fn note(
         &self,
         suffix: u64,
@@ -264,6 +274,20 @@ mod tests {
         assert_eq!(window(&views, 3010), Some(20));
         views.set(5, View { occupancy: occupancy(7, 4000), ..view(9, false) });
         assert_eq!(window(&views, 9000), Some(7), "nothing is known of the generations in between");
+    }
+
+    /// A slot that this node has taken does not land: the next window has it (docs/bugs/196).
+    #[test]
+    fn window_goes_back_to_a_slot_that_has_not_landed() {
+        let views = Views::new(1 << 20, SLOTS);
+        views.set(5, View { occupancy: occupancy(40, 1), ..view(2, true) });
+        views.appended(5, 2, occupancy(41, 3));
+        views.found(5, 2, occupancy(40, 4));
+        assert_eq!(window(&views, 20), Some(41));
+        views.overtaken(5, 2, occupancy(40, 20));
+        assert_eq!([21, 1000].map(|at| window(&views, at)), [Some(40); 2]);
+        views.overtaken(5, 1, occupancy(3, 30));
+        assert_eq!(window(&views, 30), Some(40), "of another generation");
     }
 
     #[test]

@@ -309,16 +309,14 @@ impl SepHash {
     pub(crate) async fn visit_entries(&self, entries: &Entries, damaged: OnDamage<'_>) -> Result<u64, IndexError> {
         let mut count = 0;
         for table in &self.tables {
-            let pin = self.session.pin(self.session.span(OpKind::Scan))?;
-            table.directory.check_open(&pin).await?;
+            let pin = table.directory.pin_step(&self.session, OpKind::Scan).await?;
             let segments = self.segments(table, pin.span(), damaged).await?;
             drop(pin);
             let mut known = Known::new(segments);
             while let Some((segment, from)) = known.left.pop_front() {
                 let mut from = Some(from);
                 while let Some(fp) = from {
-                    let pin = self.session.pin(self.session.span(OpKind::Scan))?;
-                    table.directory.check_open(&pin).await?;
+                    let pin = table.directory.pin_step(&self.session, OpKind::Scan).await?;
                     let (blocks, next) = self.blocks_of(&pin, (table, segment), &mut known, fp, damaged).await?;
                     drop(pin);
                     count += hand_out(blocks, entries).await?;
@@ -339,14 +337,13 @@ impl SepHash {
     pub(crate) async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
         let mut findings = Findings::new(&self.session, audit, alone, &[]);
         for table in &self.tables {
-            let pin = self.session.pin(self.session.span(OpKind::Scan))?;
-            table.directory.check_open(&pin).await?;
+            let pin = table.directory.pin_step(&self.session, OpKind::Scan).await?;
             table.directory.audit(pin.span(), &mut findings).await?;
             // The audit of the directory has reported its damage.
             let segments = self.segments(table, pin.span(), &mut |_| Ok(())).await?;
             drop(pin);
             for segment in segments {
-                let pin = self.session.pin(self.session.span(OpKind::Scan))?;
+                let pin = table.directory.pin_step(&self.session, OpKind::Scan).await?;
                 self.audit_segment(&pin, segment, &mut findings).await?;
             }
         }
@@ -506,11 +503,11 @@ impl SepHash {
         let session = &self.session;
         let mut recovered = 0;
         for table in &self.tables {
-            let pin = session.pin(session.span(OpKind::Maintenance))?;
+            let pin = table.directory.pin_step(session, OpKind::Maintenance).await?;
             let segments = self.segments(table, pin.span(), &mut Damage::fail).await?;
             drop(pin);
             for segment in segments {
-                let pin = async || Ok(Some(session.pin(session.span(OpKind::Maintenance))?));
+                let pin = async || Ok(Some(table.directory.pin_step(session, OpKind::Maintenance).await?));
                 let attempt =
                     async |pin: &Pin<'_>| Recovery { index: self, table, pin }.try_recover_lock(segment).await;
                 recovered += recover_lock(session, lock_of(segment.at), pin, attempt).await?;

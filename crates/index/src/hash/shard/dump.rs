@@ -156,10 +156,7 @@ impl Walk<'_, '_> {
         late: &mut Vec<Classes>,
     ) -> Result<Pairs, IndexError> {
         let Classes { first, end, version } = classes;
-        let pin = self.shard.session.pin(self.shard.session.span(OpKind::Scan))?;
-        if !self.table.is_checked(pin.epoch()) {
-            self.table.learn_version(pin.span(), pin.epoch()).await?;
-        }
+        let pin = self.table.pin_step(&self.shard.session, OpKind::Scan).await?;
         let geometry = self.table.geometry();
         if geometry.version > version {
             mark!("walk: classes cut in two");
@@ -353,7 +350,7 @@ impl Walk<'_, '_> {
         buckets: Range<u64>,
         group: Classes,
     ) -> Result<(), IndexError> {
-        let pin = self.shard.session.pin(self.shard.session.span(OpKind::Scan))?;
+        let pin = self.table.pin_step(&self.shard.session, OpKind::Scan).await?;
         let mut batch = pin.span().batch();
         let asked: Vec<_> = buckets
             .map(|bucket| {

@@ -10,7 +10,7 @@ use super::intents;
 use crate::IndexError;
 use crate::marks::mark;
 use crate::root_sync::{Pacing, Resize, RootSync, create_root};
-use farindex_fabric::{NodeId, RemotePtr, Span};
+use farindex_fabric::{NodeId, OpKind, RemotePtr, Span};
 use farindex_pool::{Pin, Session, epoch::tag};
 use std::cell::Cell;
 use std::ops::Deref;
@@ -122,6 +122,16 @@ impl Table {
         let before = self.geometry().version;
         self.root.read_root(span, epoch).await?;
         Ok(self.geometry().version > before)
+    }
+
+    /// Pins a step of a walk, which goes on with what an earlier step has read: [`IndexError::Dropped`] if the index has
+    /// been dropped.
+    pub(super) async fn pin_step<'s>(&self, session: &'s Session, kind: OpKind) -> Result<Pin<'s>, IndexError> {
+        let pin = session.pin(session.span(kind))?;
+        if !self.is_checked(pin.epoch()) {
+            self.learn_version(pin.span(), pin.epoch()).await?;
+        }
+        Ok(pin)
     }
 
     /// May the epoch advance soon? Not if an insert has already waited for that in vain.

@@ -155,7 +155,7 @@ impl Shard {
             let mut geometry = table.current(&self.session).await?;
             let mut left = std::collections::VecDeque::from(steps(&geometry, 0));
             while let Some(part) = left.pop_front() {
-                let pin = self.session.pin(self.session.span(OpKind::Scan))?;
+                let pin = table.pin_step(&self.session, OpKind::Scan).await?;
                 let step = read_step(&pin, &geometry, part).await?;
                 findings.count("buckets", step.written);
                 findings.count("buckets_to_split", step.unwritten);
@@ -204,11 +204,11 @@ impl Shard {
             recovered += table.recover_growth(session, self.uid).await?;
             let geometry = table.current(session).await?;
             for part in steps(&geometry, 0) {
-                let pin = session.pin(session.span(OpKind::Maintenance))?;
+                let pin = table.pin_step(session, OpKind::Maintenance).await?;
                 let step = read_step(&pin, &geometry, part).await?;
                 drop(pin);
                 for at in step.locked {
-                    let pin = async || Ok(Some(session.pin(session.span(OpKind::Maintenance))?));
+                    let pin = async || Ok(Some(table.pin_step(session, OpKind::Maintenance).await?));
                     let attempt = async |pin: &Pin<'_>| self.recovery(table, pin).try_recover_lock(at).await;
                     recovered += recover_lock(session, lock_of(at), pin, attempt).await?;
                 }
@@ -219,7 +219,7 @@ impl Shard {
                 let frozen: std::collections::BTreeSet<_> =
                     step.visited.iter().filter(is_frozen).map(|visited| (visited.level == 2, visited.bucket)).collect();
                 for (second, bucket) in frozen {
-                    let pin = session.pin(session.span(OpKind::Maintenance))?;
+                    let pin = table.pin_step(session, OpKind::Maintenance).await?;
                     self.recovery(table, &pin).repair(if second { Level::Two } else { Level::One }, bucket).await?;
                     recovered += 1;
                 }

@@ -1,4 +1,4 @@
-//! Inserts into a region whose lock a crashed client holds.
+//! Displacements where a crashed client holds a lock, or where the pool is full.
 
 use farindex_fabric::OpKind;
 use farindex_index::cuckoo::Config;
@@ -52,10 +52,20 @@ async fn join(pool: &Pool, me: &farindex_sim::Client) -> Result<Rc<Session>, Ind
 
 /// Makes a table with these keys.
 async fn make(session: &Rc<Session>, keys: impl FnOnce(&Segment) -> Vec<String>) -> Result<Cuckoo, IndexError> {
-    let config = Config { slots: 2 * REGION, width: 8, associativity: 1, threshold: 0.98, ..Config::default() };
+    make_with(session, 8, b"", keys).await
+}
+
+/// Makes a table whose slots have `width` bytes, with these keys and this value.
+async fn make_with(
+    session: &Rc<Session>,
+    width: usize,
+    value: &[u8],
+    keys: impl FnOnce(&Segment) -> Vec<String>,
+) -> Result<Cuckoo, IndexError> {
+    let config = Config { slots: 2 * REGION, width, associativity: 1, threshold: 0.98, ..Config::default() };
     let index = Cuckoo::create(session, "held", &config).await?;
     for key in keys(&index.tables()[0].geometry().current) {
-        assert_eq!(index.insert(key.as_bytes(), b"").await?, Insert::Inserted);
+        assert_eq!(index.insert(key.as_bytes(), value).await?, Insert::Inserted);
     }
     Ok(index)
 }
@@ -119,6 +129,31 @@ async fn change(pool: Pool, me: farindex_sim::Client) -> Result<(), IndexError> 
     Ok(())
 }
 
+/// Inserts a key that takes a displacement of a record that lies in its slot, so that a block is needed, when the only
+/// memory left is a block which this client has retired. Returns how long that takes.
+async fn displace_in_a_full_pool(pool: Pool, me: farindex_sim::Client) -> Result<Duration, IndexError> {
+    const BLOCK: u64 = 64;
+    let session = join(&pool, &me).await?;
+    let index = make_with(&session, 32, b"ten bytes.", |table| beset(table).1).await?;
+    let table = &index.tables()[0];
+    let key = beset(&table.geometry().current).0;
+    let (span, node) = (session.span(OpKind::Other), table.root().node());
+    let mut taken = Vec::new();
+    while let Ok(block) = session.alloc_now(&span, node, BLOCK).await {
+        taken.push(block);
+    }
+    let retired = taken.pop().expect("a block");
+    session.pin(session.span(OpKind::Other))?.retire(retired, BLOCK);
+    let begun = session.endpoint().now();
+    assert_eq!(index.insert(key.as_bytes(), b"").await?, Insert::Inserted);
+    let took = session.endpoint().now() - begun;
+    for block in taken {
+        session.free(&span, block, BLOCK).await?;
+    }
+    assert_sound(&session, &index).await;
+    Ok(took)
+}
+
 fn world() -> (Sim, Pool) {
     let config = SimConfig { node_len: 4 << 20, swarm: Some(Swarm::calm()), ..SimConfig::default() };
     let sim = Sim::new(0, config).expect("a world");
@@ -151,6 +186,20 @@ fn a_displacement_takes_over_the_lock_of_a_crashed_client() {
     for mark in ["cuckoo put: waits for a region in the way", "cuckoo recovery: region claimed", "cuckoo displace"] {
         assert!(marks.contains_key(mark), "{mark}: {marks:?}");
     }
+}
+
+/// While it waits for memory, it does not keep the epoch from advancing (docs/bugs/194).
+#[test]
+fn a_displacement_in_a_full_pool_does_not_wait_for_its_own_pin() {
+    let (sim, pool) = world();
+    let client = sim.client();
+    marks::take();
+    let took = sim.spawn(&client, displace_in_a_full_pool(pool, client.clone()));
+    sim.run().assert_done();
+    let took = took.take().expect("it runs").expect("it was inserted");
+    println!("{took:?}");
+    assert!(took < LEASE / 4, "{took:?}");
+    assert!(marks::take().contains_key("cuckoo displace"));
 }
 
 /// An attempt to take a lock declares an intent, which names the client as a possible holder. So a client that has

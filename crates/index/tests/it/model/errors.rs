@@ -252,7 +252,8 @@ fn a_drop_that_another_client_finishes() {
         let of_many = Shard::open(session, "a").await.unwrap();
         let many: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
         assert!(of_many.get_many(&many).await.unwrap().iter().all(Option::is_some));
-        catalog::begin_drop(session, &member.span(), "a").await.unwrap();
+        let info = catalog::find(session.pool(), &member.span(), "a").await.unwrap();
+        catalog::begin_drop(session, &member.span(), &info).await.unwrap();
         assert_eq!(Shard::finish_drops(session).await, Ok(1));
         session.maintain().await.unwrap();
         for key in &keys {
