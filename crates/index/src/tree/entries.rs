@@ -10,6 +10,8 @@ use crate::{IndexError, Value};
 use farindex_fabric::{Buf, OpKind, RemotePtr, Span};
 use farindex_pool::Pin;
 use farindex_pool::audit::Audit;
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::ops::Range;
 
 /// A used slot of a leaf.
@@ -172,8 +174,15 @@ impl Tree {
 
     /// Frees every node and every block of an index that has been marked as dropped.
     pub(super) async fn free_entries<L: Leaves>(&self, leaves: &L, span: &Span) -> Result<(), IndexError> {
+        // A client that crashed in a split has left its leaf locked, and what the leaf points to may be found in the new one.
+        let twice = RefCell::new(HashSet::<RemotePtr>::new());
         let leaf = async |leaf: &L::Leaf| {
-            let blocks: Vec<_> = leaves.slots(leaf).iter().filter_map(|slot| Some(slot.block()?.0)).collect();
+            let slots = leaves.slots(leaf);
+            let blocks = slots.iter().filter_map(|slot| Some(slot.block()?.0));
+            let blocks: Vec<_> = blocks.filter(|block| !twice.borrow().contains(block)).collect();
+            if leaf.is_locked() {
+                twice.borrow_mut().extend(&blocks);
+            }
             free_blocks(&self.session, span, &blocks).await
         };
         self.free_tree(leaves, span, leaf).await

@@ -275,7 +275,10 @@ impl Tree {
         let (mut objects, mut seen, mut children) = (Vec::new(), HashSet::new(), Vec::new());
         self.each_node(leaves, OpKind::Maintenance, async |level, visited| {
             let Ok(node) = visited.node else { return Ok(()) };
-            seen.insert(node.at());
+            // The walk comes to a node again where it undoes a split that a crashed client has begun.
+            if !seen.insert(node.at()) {
+                return Ok(());
+            }
             objects.push((node.at(), self.node_len(leaves, level) as u64));
             objects.extend(node.low().block().map(|(block, units)| (block, units * UNIT as u64)));
             let node = match node {

@@ -234,3 +234,12 @@ fn an_audit_ends_where_its_index_is_dropped() {
 fn a_slot_that_has_not_landed_is_waited_for() {
     passes("sephash", 2030, features(23));
 }
+
+/// A client crashed in a split, and another one drops the index (docs/bugs/197).
+#[test]
+fn a_drop_frees_once_what_a_crashed_split_left_twice() {
+    passes("chime", 2206, features_and_crashes(23));
+    passes("chime", 12397, features_and_crashes(23));
+    passes("shard", 1000, features_and_crashes(23));
+    passes_coalesced("shard", 4214, features_and_crashes(23));
+}

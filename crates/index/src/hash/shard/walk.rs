@@ -228,7 +228,9 @@ impl Shard {
         Ok(recovered)
     }
 
-    /// Frees a table of a dropped index, with all of its entries, when no client can use it any more.
+    /// Frees a table of a dropped index, with all of its entries, when no client can use it any more. What is frozen a client
+    /// that has crashed left in a split, and the new bucket may have it, or may have had it before it was removed there: its
+    /// memory is left to [`Audit::reclaim`].
     pub(super) async fn free_table(&self, span: &Span, table: &Table) -> Result<(), IndexError> {
         let session = &self.session;
         // No client resizes the table after it was marked as dropped, so this READ shows the newest directory.
@@ -238,7 +240,7 @@ impl Shard {
             let pin = session.pin(session.span(OpKind::Maintenance))?;
             let step = read_step(&pin, &geometry, part).await?;
             let live = step.visited.iter().filter_map(|visited| match Slot::decode(visited.word) {
-                Slot::Live(Entry { ptr, .. }) | Slot::Frozen(_, ptr) => Some(ptr),
+                Slot::Live(Entry { ptr, .. }) => Some(ptr),
                 _ => None,
             });
             let live: Vec<_> = live.collect();
