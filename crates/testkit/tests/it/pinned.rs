@@ -243,3 +243,9 @@ fn a_drop_frees_once_what_a_crashed_split_left_twice() {
     passes("shard", 1000, features_and_crashes(23));
     passes_coalesced("shard", 4214, features_and_crashes(23));
 }
+
+/// The repair of a region failed because the index had been dropped (docs/bugs/198).
+#[test]
+fn writers_learn_of_a_drop_while_they_wait_for_a_frozen_entry() {
+    passes("cuckoo", 767, features_and_crashes(23));
+}

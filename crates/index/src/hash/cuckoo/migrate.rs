@@ -15,7 +15,7 @@ use crate::audit::Damage;
 use crate::backoff::Backoff;
 use crate::faults::{Fault, planted};
 use crate::marks::mark;
-use crate::recovery::{HeldLock, claim_and_recover, release_on_error};
+use crate::recovery::{HeldLock, claim_and_recover};
 use crate::slotted::geometry::{REGION, Segment, signature};
 use crate::slotted::intents;
 use crate::slotted::mover::{self, Entry, Form, RegionMigrator, corrupt, release};
@@ -104,8 +104,8 @@ impl Mover<'_> {
         let what = [intents::RECOVER, region, segment.generation, 0];
         let recover = async |_, cell: &IntentCell<'_>| {
             mark!("cuckoo recovery: region claimed");
-            let done = self.finish_or_undo(segment, region, cell).await;
-            release_on_error(done, async || release(self.span(), &segment, region, cell).await).await
+            // An error abandons the lock: were it released, nobody would repair what the crashed client has frozen.
+            self.finish_or_undo(segment, region, cell).await
         };
         claim_and_recover(self.pin, self.cuckoo.uid, segment.lock(region), None, what, recover).await
     }
