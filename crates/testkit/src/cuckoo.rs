@@ -79,7 +79,7 @@ mod faults {
                 Setup { tearing: ODDS, ..insert_remove_churn() },
                 &[Fault::CuckooTorn],
             )
-            .seen_at(288),
+            .seen_at(2552),
             planted(
                 "cuckoo: a worker's copy of the root misses the growth",
                 "Fault::CuckooUnseen",
