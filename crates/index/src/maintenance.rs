@@ -3,6 +3,7 @@
 
 use crate::IndexError;
 use crate::audit::leads_nowhere;
+use crate::backoff::Waited;
 use crate::block::{self, Block, Decoded, HEADER_LEN, Header, UNIT};
 use crate::visit::Entries;
 use farindex_fabric::ptr::BLOCK_ALIGN;
@@ -130,15 +131,9 @@ pub(crate) async fn hand_out(blocks: Vec<Block>, entries: &Entries) -> Result<u6
 pub(crate) async fn wait_for_grace_period(session: &Session, span: &Span, name: &str) -> Result<(), IndexError> {
     let endpoint = session.endpoint();
     let marked = session.client().epoch() + 1;
-    let lease = session.pool().lease();
-    let (mut since, mut last_look) = (endpoint.now(), endpoint.now());
+    let mut waited = Waited::default();
     while !farindex_pool::epoch::grace_period_elapsed(marked, session.client().epoch()) {
-        let now = endpoint.now();
-        // If this client was stopped itself, the others had no time to quiesce meanwhile.
-        if now.saturating_sub(std::mem::replace(&mut last_look, now)) > lease {
-            since = now;
-        }
-        if now.saturating_sub(since) > lease * 2 {
+        if waited.look(session) > session.pool().lease() * 2 {
             let what = format!("the memory of index {name:?}");
             let holder = session.client().laggards(span).await?;
             return Err(PoolError::Held { what, holder }.into());

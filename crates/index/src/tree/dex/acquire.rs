@@ -39,13 +39,21 @@ impl Dex {
             Arrival::Turn(turn) => return Ok(turn),
             Arrival::Wait(waiting) => waiting,
         };
-        let limit = (self.session.pool().lease() * 2).max(LEAST_WAIT);
-        let mut limit_passed = pin!(self.session.endpoint().sleep(limit));
-        let granted = poll_fn(|cx| match waiting.poll(cx) {
-            Poll::Ready(granted) => Poll::Ready(Some(granted)),
-            Poll::Pending => limit_passed.as_mut().poll(cx).map(|()| None),
-        });
-        match granted.await.or_else(|| waiting.leave()) {
+        let (endpoint, lease) = (self.session.endpoint(), self.session.pool().lease());
+        let limit = (lease * 2).max(LEAST_WAIT);
+        let granted = loop {
+            let (began, mut limit_passed) = (endpoint.now(), pin!(endpoint.sleep(limit)));
+            let granted = poll_fn(|cx| match waiting.poll(cx) {
+                Poll::Ready(granted) => Poll::Ready(Some(granted)),
+                Poll::Pending => limit_passed.as_mut().poll(cx).map(|()| None),
+            });
+            let granted = granted.await;
+            // If this process was stopped meanwhile, the operation that has the turn had no time either.
+            if granted.is_some() || endpoint.now().saturating_sub(began) <= limit + lease {
+                break granted;
+            }
+        };
+        match granted.or_else(|| waiting.leave()) {
             Some((turn, _)) => Ok(turn),
             None => {
                 let holder = "an operation of this compute node, which was cancelled".to_owned();

@@ -16,7 +16,7 @@ use super::ownership::{Gate, Inside};
 use super::wire::{Ask, Outcome};
 use super::write_back::{InFlight, used_words};
 use crate::IndexError;
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, Waited};
 use crate::marks::mark;
 use crate::tree::change::{Change, Puts, is_time_to_merge};
 use crate::tree::descend::{Found, Separator};
@@ -63,13 +63,13 @@ impl Puts for Dex {
         let _ended = Ended(self);
         let (mut retry, mut full, mut span) = (Retry::default(), 0, Some(span));
         let (mut missing, mut turn, mut backoff) = (Vec::new(), None, Backoff::default());
-        let mut closed_since = None;
+        let mut closed = Waited::default();
         let (wrote, few) = loop {
             let inside = match self.enter(key) {
                 Gate::Inside(inside) => inside,
                 Gate::Foreign => {
                     turn = None;
-                    closed_since = None;
+                    closed = Waited::default();
                     cold(self.acquire(key)).await?;
                     // What it has got is kept for it for a moment only.
                     backoff = Backoff::default();
@@ -81,12 +81,12 @@ impl Puts for Dex {
                         self.session.client().tick(self.session.endpoint()).await?;
                     }
                     drop(gate);
-                    self.check_closed(&mut closed_since)?;
+                    self.check_closed(&mut closed)?;
                     backoff.wait(&self.session).await;
                     continue;
                 }
             };
-            closed_since = None;
+            closed = Waited::default();
             let pin = self.tree().pin(span.take().unwrap_or_else(|| self.tree().maintenance())).await?;
             let round = self.round(&pin, (inside, &mut turn), (key, change), &retry, &mut missing).await;
             // Nothing is pinned between rounds, so that memory comes back while this one waits.
@@ -126,10 +126,9 @@ impl Puts for Dex {
 }
 
 impl Dex {
-    /// Fails if the gate has been closed for two leases without a break: `since` is when it was first found closed.
-    pub(super) fn check_closed(&self, since: &mut Option<std::time::Duration>) -> Result<(), IndexError> {
-        let now = self.session.endpoint().now();
-        let waited = now.saturating_sub(*since.get_or_insert(now));
+    /// Fails if the gate has been closed for two leases without a break.
+    pub(super) fn check_closed(&self, closed: &mut Waited) -> Result<(), IndexError> {
+        let waited = closed.look(&self.session);
         if waited <= self.session.pool().lease() * 2 {
             return Ok(());
         }

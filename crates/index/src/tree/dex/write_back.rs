@@ -10,7 +10,7 @@
 
 use super::Dex;
 use super::ownership::{Gate, Inside, Ownership};
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, Waited};
 use crate::marks::mark;
 use crate::traits::{Entry, KeyBounds};
 use crate::tree::change::{Change, Present, Puts};
@@ -351,18 +351,18 @@ impl Dex {
             self.own.flush_free(|| Ok(self.tree().maintenance()), &all).await?;
             drop(pin);
         }
-        let (mut backoff, mut since) = (Backoff::default(), None);
+        let (mut backoff, mut closed) = (Backoff::default(), Waited::default());
         for at in all {
             while dirty_copy(&self.own, at).is_some() {
                 let turn = self.turn(at).await?;
                 let Some(active) = self.own.begin() else {
                     // What is given away is written back.
                     drop(turn);
-                    self.check_closed(&mut since)?;
+                    self.check_closed(&mut closed)?;
                     backoff.wait(&self.session).await;
                     continue;
                 };
-                since = None;
+                closed = Waited::default();
                 let pin = self.tree().pin(self.tree().maintenance()).await?;
                 drop(self.clean(pin.span(), &[at], (turn, active)).await?);
             }
@@ -398,21 +398,21 @@ impl Dex {
 
     /// Begins an operation on a key, as its owner. Nothing may be pinned.
     async fn inside(&self, key: &[u8]) -> Result<Inside<'_>, IndexError> {
-        let (mut backoff, mut since) = (Backoff::default(), None);
+        let (mut backoff, mut closed) = (Backoff::default(), Waited::default());
         loop {
             match self.enter(key) {
                 Gate::Inside(inside) => return Ok(inside),
                 Gate::Foreign => {
-                    since = None;
+                    closed = Waited::default();
                     cold(self.acquire(key)).await?;
                 }
                 Gate::Expired => {
                     self.session.client().tick(self.session.endpoint()).await?;
-                    self.check_closed(&mut since)?;
+                    self.check_closed(&mut closed)?;
                     backoff.wait(&self.session).await;
                 }
                 Gate::Closed => {
-                    self.check_closed(&mut since)?;
+                    self.check_closed(&mut closed)?;
                     backoff.wait(&self.session).await;
                 }
             }

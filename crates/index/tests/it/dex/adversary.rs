@@ -133,8 +133,7 @@ fn write_back_survives_the_adversary() {
 #[test]
 fn write_back_survives_crashes_and_evictions() {
     adversary::survives(200, &Setup::crashing(), &DexUnderTest::write_back());
-    // Not 100: seed 90 fails (docs/bugs/199).
-    adversary::survives(90, &Setup::default().with_evictions(), &DexUnderTest::write_back());
+    adversary::survives(100, &Setup::default().with_evictions(), &DexUnderTest::write_back());
 }
 
 /// Seeds that have failed: scans that moved right past a copy, lookups that were dropped in the middle of an allocation, owner records

@@ -227,9 +227,9 @@ fn contend<T: Tree, const NODES: usize>(cluster: Cluster, coroutines: u64, each:
     (counts, at - began.get())
 }
 
-/// Two compute nodes write to one leaf, each with six coroutines, until one has done 400 writes. The other one has done half as
-/// many, on average over the seeds. (In single seeds one of them waits in step with the other's turns, and has done few: the
-/// lock is not a queue between compute nodes.)
+/// Two compute nodes write to one leaf, each with six coroutines, until one has done 400 writes. In three quarters of the
+/// seeds the other one has done a third of that at least, and two thirds on average. (Not in all: docs/bugs/200. Were a lock handed
+/// over without limit, it would have done none.)
 pub(crate) fn no_compute_node_keeps_a_leaf_for_itself<T: Tree>() {
     const SEEDS: u64 = 32;
     let fewer = |seed| {
@@ -237,8 +237,11 @@ pub(crate) fn no_compute_node_keeps_a_leaf_for_itself<T: Tree>() {
         println!("seed {seed}: {counts:?} writes");
         counts.into_iter().min().unwrap_or_default()
     };
-    let all: u64 = (0..SEEDS).map(fewer).sum();
-    assert!(all >= SEEDS * 200, "{all} writes in {SEEDS} seeds");
+    let all: Vec<u64> = (0..SEEDS).map(fewer).collect();
+    let few = all.iter().filter(|count| **count < 400 / 3).count();
+    let mean = all.iter().sum::<u64>() / SEEDS;
+    assert!(few as u64 <= SEEDS / 4 && mean >= 400 * 2 / 3, "{mean} on average, few in {few} of {SEEDS} seeds");
+    println!("{mean} on average, few in {few} seeds");
 }
 
 /// On a cluster with the figures of CHIME's paper, two and more writers of each compute node do a fifth more at least on one
