@@ -148,7 +148,7 @@ mod faults {
                 aimed((8, 3)),
                 Planted::Leaf(leaf::Fault::NoHopComparison),
             )
-            .seen_at(2625),
+            .seen_at(1899),
             case(
                 "CHIME: an entry's version has 4 bits",
                 "leaf::Fault::FourBitVersions",
@@ -156,7 +156,7 @@ mod faults {
                 aimed((8, 3)),
                 Planted::Leaf(leaf::Fault::FourBitVersions),
             )
-            .seen_at(286),
+            .seen_at(738),
             case(
                 "CHIME: an insert looks for its key up to the first vacancy",
                 "leaf::Fault::FirstVacancy",
@@ -207,7 +207,7 @@ mod faults {
                 drawn(),
                 Planted::Tree(tree::Fault::AddDead),
             )
-            .seen_at(191),
+            .seen_at(867),
             case(
                 "CHIME: a writer does not compare a leaf's range",
                 "Fault::NoRangeCheck",
@@ -225,7 +225,7 @@ mod faults {
                     found
                 },
             )
-            .seen_at(476),
+            .seen_at(199),
             case(
                 "CHIME: a lock is handed over with the leaf as its holder has found it",
                 "Fault::HandOverOld",

@@ -75,7 +75,7 @@ mod faults {
                 super::packed(),
                 &[Fault::CuckooEarlyClear],
             )
-            .seen_at(422),
+            .seen_at(979),
             planted(
                 "cuckoo: a torn record behind its head is believed",
                 "Fault::CuckooTorn",
@@ -96,13 +96,14 @@ mod faults {
                 Setup::default(),
                 &[Fault::CuckooCopyChanged],
             )
-            .seen_at(451),
+            .seen_at(164),
             planted_in(
                 "cuckoo: a mover crashes between the head and the words of a copy",
                 "Fault::CuckooCopyAtOnce",
                 &[Fault::CuckooCopyAtOnce],
                 super::crashed_mover::play,
-            ),
+            )
+            .seen_at(245),
             planted(
                 "cuckoo: two inserts of one key take two slots",
                 "Fault::CuckooUnlocked",

@@ -229,7 +229,7 @@ mod faults {
                 frozen(),
                 Fault::StaleLease,
             )
-            .seen_at(61),
+            .seen_at(159),
             case(
                 "DEX: a partition is given away while operations are in progress",
                 "Fault::GivenWithoutDrain",
@@ -260,7 +260,7 @@ mod faults {
                 crowded(),
                 Fault::CopyDuringWrite,
             )
-            .seen_at(165),
+            .seen_at(21),
             case(
                 "DEX: a copy that was taken out stays swizzled in its parent",
                 "Fault::LeftSwizzled",
@@ -273,7 +273,7 @@ mod faults {
                 contended(),
                 Fault::AdmittedWithoutTurn,
             )
-            .seen_at(61),
+            .seen_at(111),
             case_of(
                 "DEX: a bound moves before dirty leaves are written back",
                 "Fault::BoundBeforeFlush",
@@ -309,14 +309,14 @@ mod faults {
                 Setup::crashing(),
                 Fault::OverHeldLock,
             )
-            .seen_at(164),
+            .seen_at(34),
             case(
                 "DEX: a separator is added to a shared parent as it was read before its lock was taken",
                 "Fault::OldParent",
                 contended(),
                 Fault::OldParent,
             )
-            .seen_at(106),
+            .seen_at(89),
             case(
                 "DEX: a replacement does not compare the value with the leaf's turn",
                 "Fault::Uncompared",

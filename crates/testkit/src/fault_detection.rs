@@ -273,7 +273,8 @@ pub fn aimed_cases() -> Vec<FaultCase> {
             short().with(Feature::Holders),
             "sherman",
             plant_in_pool(pool::Fault::TriersHold),
-        ),
+        )
+        .seen_at(61),
         in_kind(
             "a client that finds no vacant slot evicts nobody",
             "pool::Fault::RegistersOnly",
@@ -293,7 +294,8 @@ pub fn aimed_cases() -> Vec<FaultCase> {
             "coalesce::Fault::ForgottenGroup",
             short().with(Feature::Cancelling),
             coalesce::Fault::ForgottenGroup,
-        ),
+        )
+        .seen_at(26),
         behind_table(
             "lock table: keys of two indexes that have the same bytes count as one",
             "coalesce::Fault::MixedIndexes",
@@ -324,7 +326,7 @@ pub fn cases() -> Vec<FaultCase> {
             let variant = if detected_by { Variant::Published } else { Variant::Repaired };
             verdict(seed, &insert_remove_churn(), &ShardUnderTest::still(variant))
         })
-        .seen_at(136),
+        .seen_at(69),
         in_shard("SHARD: a move writes back the bucket as it was read", "Fault::WholeBucket", &[Fault::WholeBucket]),
         in_shard(
             "SHARD: a version is one bit, and two resizes look like none",
@@ -333,7 +335,7 @@ pub fn cases() -> Vec<FaultCase> {
         )
         .seen_at(51),
         in_shard("SHARD: a moved bucket is unlocked by a plain WRITE", "Fault::PlainUnlock", &[Fault::PlainUnlock])
-            .seen_at(515),
+            .seen_at(79),
         in_shard(
             "SHARD: a slot points to a block that is written later",
             "Fault::EarlyPointer",
@@ -368,14 +370,14 @@ pub fn cases() -> Vec<FaultCase> {
             crashing(),
             pool::Fault::LateClear,
         )
-        .seen_at(84),
+        .seen_at(26),
         in_pool(
             "a takeover that does not revoke first",
             "pool::Fault::NoRevocation",
             crashing(),
             pool::Fault::NoRevocation,
         )
-        .seen_at(146),
+        .seen_at(148),
         in_table(
             "lock table: a READ answers gets that came after it was posted",
             "coalesce::Fault::LateReaders",

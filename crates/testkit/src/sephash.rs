@@ -117,7 +117,7 @@ pub fn fault_detection() -> Vec<crate::fault_detection::FaultCase> {
             &[Fault::EarlyDirectory],
             |seed| verdict(seed, &splitting(1 + seed % VERBS), &SepHashUnderTest::smallest()),
         )
-        .seen_at(269),
+        .seen_at(114),
         case("SepHash: MainSegment is searched first", "Fault::MainFirst", &[Fault::MainFirst]),
         case("SepHash: an update changes MainSegment", "Fault::UpdateInMain", &[Fault::UpdateInMain]),
     ]

@@ -121,7 +121,7 @@ mod faults {
                 super::torn(),
                 Fault::TornRead,
             )
-            .seen_at(532),
+            .seen_at(238),
             case("Sherman: a lookup does not move right", "Fault::NoMoveRight", Setup::default(), Fault::NoMoveRight),
             case(
                 "Sherman: a scan skips a leaf that was split",
@@ -141,9 +141,9 @@ mod faults {
                 merging(),
                 Fault::RetireEarly,
             )
-            .seen_at(1560),
+            .seen_at(841),
             case("Sherman: a separator of a dead node is added", "Fault::AddDead", merging(), Fault::AddDead)
-                .seen_at(863),
+                .seen_at(48),
             case(
                 "Sherman: a writer does not compare a leaf's range",
                 "Fault::NoRangeCheck",

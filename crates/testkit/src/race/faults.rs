@@ -50,11 +50,11 @@ pub fn cases() -> Vec<FaultCase> {
                 line(seed, &insert_remove_churn(), &still(detected_by), |line| line.contains("not linearizable"))
             },
         )
-        .seen_at(21),
+        .seen_at(54),
         FaultCase::new("RACE: the same: a key has two entries for good", "Variant::Published", |seed, detected_by| {
             Scenario::SameKey.play(seed, variant(detected_by))
         })
-        .seen_at(67),
+        .seen_at(243),
         FaultCase::new("RACE: a split during inserts: keys are missing", "Variant::Published", |seed, detected_by| {
             Scenario::Grow.play(seed, variant(detected_by))
         }),
@@ -63,9 +63,9 @@ pub fn cases() -> Vec<FaultCase> {
             "Fault::EarlySegment",
             Fault::EarlySegment,
         )
-        .seen_at(293),
+        .seen_at(47),
         planted("RACE: an insert into a segment that is being split", "Fault::IntoLocked", Fault::IntoLocked)
-            .seen_at(30),
+            .seen_at(23),
         FaultCase::new("RACE: headers prove an absence", "Fault::HeaderProves", |seed, detected_by| {
             plant(if detected_by { &[Fault::HeaderProves] } else { &[] });
             let found = Scenario::GrowAndLook.play(seed, Variant::Repaired);
@@ -75,7 +75,7 @@ pub fn cases() -> Vec<FaultCase> {
         planted("RACE: a slot points to a block that is written later", "Fault::EarlyPointer", Fault::EarlyPointer),
         planted("RACE: a block's WRITE is not awaited", "Fault::UnawaitedBlock", Fault::UnawaitedBlock),
         FaultCase::new("RACE: a takeover that does not revoke first", "pool::Fault::NoRevocation", without_revocation)
-            .seen_at(63),
+            .seen_at(96),
         planted("RACE: a block is reused without waiting for readers", "Fault::NoGrace", Fault::NoGrace),
     ]
 }
