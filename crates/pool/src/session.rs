@@ -49,6 +49,8 @@ pub struct Session {
     refills: turn::Turn,
     /// The pool had nothing for the last refill before a list was empty. The next one waits until a list is empty.
     ahead_in_vain: Cell<bool>,
+    /// The epoch in which an allocation in a full pool has waited last, and since when allocations wait in it.
+    waiting: Cell<Option<(u64, Duration)>>,
     retired: RefCell<VecDeque<Retired>>,
     /// Length of `retired` at which maintenance is due.
     tick_at: Cell<usize>,
@@ -72,6 +74,7 @@ impl Session {
             hints,
             refills: turn::Turn::default(),
             ahead_in_vain: Cell::new(false),
+            waiting: Cell::new(None),
             retired: RefCell::default(),
             tick_at: Cell::new(TICK_EVERY),
             retired_bytes: Cell::new(0),
@@ -336,7 +339,8 @@ impl Session {
 
     /// Allocates although the pool looks full: frees retired objects whose grace period has elapsed, returns the
     /// session's free list to the pool, turns empty chunks of other classes into free ones, and tries again. While
-    /// retired objects are left, it repeats this for up to a lease.
+    /// retired objects are left, it repeats this for up to a lease; and all allocations together for a lease in each epoch:
+    /// who keeps the epoch from advancing would else hold up each allocation of an operation once more (bug 189).
     async fn alloc_under_pressure<T>(
         &self,
         span: &Span,
@@ -367,9 +371,20 @@ impl Session {
             if when_full == WhenFull::Fail || self.retired.borrow().is_empty() || self.endpoint.now() >= until {
                 return Ok(None);
             }
+            if self.waits_in_epoch() >= self.pool().lease() {
+                return Ok(None);
+            }
             self.endpoint.sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(5));
         }
+    }
+
+    /// For how long allocations have waited in this epoch; the first one begins to.
+    fn waits_in_epoch(&self) -> Duration {
+        let (epoch, now) = (self.client.epoch(), self.endpoint.now());
+        let since = self.waiting.get().filter(|(of, _)| *of == epoch).map_or(now, |(_, since)| since);
+        self.waiting.set(Some((epoch, since)));
+        now.saturating_sub(since)
     }
 }
 

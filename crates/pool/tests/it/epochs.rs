@@ -516,3 +516,39 @@ fn drain_waits_for_as_long_as_the_epoch_advances() {
     assert!(took > lease, "{took:?}");
     assert_eq!((alone, lost), (true, 0));
 }
+
+/// Who keeps the epoch from advancing holds up one allocation of an operation for a lease, not each of them (bug 189).
+#[test]
+fn allocations_in_a_full_pool_wait_for_a_lease_together() {
+    let lease = Duration::from_millis(100);
+    let config = Config { node_len: 4 << 20, ..Config::default() };
+    let sim = Sim::new(1, config).expect("a world");
+    let (me, fabric) = (sim.harness(), sim.fabric());
+    let waited = sim.block_on(async move {
+        let endpoint = me.connect();
+        let pool = Pool::create(fabric, &endpoint, &PoolOptions { lease, ..PoolOptions::default() }).await?;
+        let client = Client::register(&pool, me.identity(), &endpoint).await?;
+        let session = client.session(endpoint.clone());
+        let span = session.span(OpKind::Other);
+        let mut blocks = Vec::new();
+        while let Ok(block) = session.alloc_now(&span, NODE, BYTES).await {
+            blocks.push(block);
+        }
+        let reads = client.session(endpoint.clone());
+        let held = reads.pin(reads.span(OpKind::Get))?;
+        held.retire(blocks.pop().expect("some"), BYTES);
+        session.pin(session.span(OpKind::Other))?.retire(blocks.pop().expect("some"), BYTES);
+        let mut waited = Vec::new();
+        for _ in 0..3 {
+            let began = endpoint.now();
+            let full = session.alloc(&span, NODE, BYTES).await;
+            assert!(matches!(full, Err(PoolError::Full { .. })), "{full:?}");
+            waited.push(endpoint.now() - began);
+        }
+        drop(held);
+        session.alloc(&span, NODE, BYTES).await?;
+        Ok::<_, PoolError>(waited)
+    });
+    let waited = waited.expect("it ends").expect("there is room once the pin is gone");
+    assert!(waited[0] >= lease && waited[1] + waited[2] < lease / 4, "{waited:?}");
+}

@@ -5,7 +5,9 @@
 
 use super::map::{MOST, Map, is_later, place_of, word_after};
 use super::ownership::Record;
-use super::proposal::{ACCEPTED, MAP, NONE, PROPOSAL, Proposal, RECORD_LEN, REFUSED, UNKNOWN, lock_of, lock_words};
+use super::proposal::{
+    ACCEPTED, MAP, NONE, PROPOSAL, Patience, Proposal, RECORD_LEN, REFUSED, UNKNOWN, lock_of, lock_words,
+};
 use super::{Dex, Foreign, Moves};
 use crate::IndexError;
 use crate::backoff::Backoff;
@@ -330,7 +332,7 @@ impl Dex {
             self.session.discard(at, len);
             return Ok(Err(ahead));
         }
-        Ok(Ok(Proposal { to, word: new, len, base: base_of(word, map)?, seen }))
+        Ok(Ok(Proposal { to, word: new, len, base: base_of(word, map)?, seen, patience: Patience::default() }))
     }
 
     /// Notes that the answer to a proposal is awaited.
@@ -382,8 +384,10 @@ impl Dex {
             }
             if due {
                 // Otherwise it was taken over, also what was proposed; or the owner has just left.
-                if let Some(alive) = self.take_over(pin, to).await? {
-                    check_owner(pin, backoff, alive, word).await?;
+                if let Some(alive) = self.take_over(pin, to).await?
+                    && let Some(proposal) = pending.proposal.as_mut()
+                {
+                    proposal.patience.check(pin, alive, word).await?;
                 }
             }
         }

@@ -11,14 +11,16 @@
 use super::map::Map;
 use super::ownership::Ownership;
 use crate::IndexError;
+use crate::backoff::Waited;
 use crate::maintenance::first_word;
 use crate::marks::mark;
+use crate::recovery::{HeldLock, check_timeout_of};
 use crate::tree::faults::{Fault, planted};
 use crate::tree::node::magic;
 use farindex_fabric::{Endpoint, FabricError, OpKind, RemotePtr, Span};
-use farindex_pool::{Lock, OnTick};
+use farindex_pool::{Lock, LockTimeout, OnTick, Pin};
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::Pin as Pinned;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -53,6 +55,28 @@ pub(super) struct Proposal {
     pub(super) base: (RemotePtr, u64),
     /// When it was posted, or looked for, and then found at the record; `None` if its answer may have been taken (D10).
     pub(super) seen: Option<Duration>,
+    /// What the operations that have waited for the answer, one after the other, know of the time that this takes.
+    pub(super) patience: Patience,
+}
+
+/// Measures for how long an owner that is alive has not answered one proposal, whichever operations have waited for that: each of
+/// them would else wait for two leases more, and others behind it (bug 189).
+#[derive(Default)]
+pub(super) struct Patience {
+    waited: Waited,
+    timeout: LockTimeout,
+}
+
+impl Patience {
+    /// Fails if the owner has not answered for two leases.
+    pub(super) async fn check(&mut self, pin: &Pin<'_>, alive: HeldLock, word: u64) -> Result<(), IndexError> {
+        let session = pin.session();
+        if self.waited.look(session).is_zero() {
+            // Nobody has looked for a lease.
+            self.timeout = LockTimeout::default();
+        }
+        check_timeout_of(session, pin.span(), &mut self.timeout, (alive, word), 2).await
+    }
 }
 
 /// The lock of an owner record.
@@ -196,7 +220,7 @@ impl Ownership {
 }
 
 impl OnTick for Ownership {
-    fn tick<'a>(&'a self, endpoint: &'a Endpoint) -> Pin<Box<dyn Future<Output = Result<(), FabricError>> + 'a>> {
+    fn tick<'a>(&'a self, endpoint: &'a Endpoint) -> Pinned<Box<dyn Future<Output = Result<(), FabricError>> + 'a>> {
         Box::pin(async {
             let answered = self.answer(endpoint).await;
             for done in [answered, self.write_back_due(endpoint).await] {
