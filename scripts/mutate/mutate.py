@@ -102,7 +102,7 @@ SUBJECTS = {
         'crate': 'crates/fabric', 'switch': 'farindex_fabric::switch',
         'check': [['-p', 'farindex-index', '-p', 'farindex-pool']],
         'build': [ADVERSARY,
-                  ['test', '-p', 'farindex-index', '--no-run', '--lib', '--test', 'it'],
+                  ['test', '-p', 'farindex-index', '-p', 'farindex-index-tests', '--no-run', '--lib', '--test', 'it'],
                   ['test', '-p', 'farindex-pool', '--no-run', '--test', 'it']],
         'commands': ['shard'],
         # Of the cases of `farindex check` those that pass the mutant: so many of them.

@@ -20,9 +20,17 @@ fn loaded(dir: &Dir, kind: &str, entries: u32, size: &str) -> PathBuf {
     let pool = dir.path(kind);
     run(&["pool", "create", text(&pool), "--size", size, "--lease", "300ms"]).ok();
     let lines: String = (0..entries).map(|key| format!("key-{key:06}\t{}\n", value(key))).collect();
-    let lines = dir.file("lines", lines.as_bytes());
+    let lines = dir.file(&format!("{kind}.lines"), lines.as_bytes());
     run(&["load", text(&pool), "words", text(&lines), "--create", "--kind", kind]).ok();
     pool
+}
+
+/// Tests every kind at the same time: most of the time they wait for leases to expire.
+fn with_each_kind(test: impl Fn(&'static str) + Sync) {
+    let test = &test;
+    std::thread::scope(|scope| {
+        KINDS.map(|kind| scope.spawn(move || test(kind))).map(|kind| kind.join().expect("passes"))
+    });
 }
 
 /// Where the block of a key lies in the pool's only file.
@@ -69,7 +77,7 @@ fn drop_damaged(pool: &Path) -> Ended {
 #[test]
 fn one_damaged_block_costs_one_entry() {
     let dir = Dir::new();
-    for kind in KINDS {
+    with_each_kind(|kind| {
         let pool = loaded(&dir, kind, 8_000, "64MiB");
         let mut bytes = fs::read(&pool).unwrap();
         let block = block_of(&bytes, 7_777);
@@ -100,13 +108,13 @@ fn one_damaged_block_costs_one_entry() {
         assert_eq!(judge_lines(&dump(&pool, false).ok(), 8_000), 7_999, "{kind}");
         run(&["put", text(&pool), "words", "key-007777", &value(7_777)]).ok();
         assert_eq!(judge_lines(&dump(&pool, false).ok(), 8_000), 8_000, "{kind}");
-    }
+    });
 }
 
 #[test]
 fn a_pointer_to_a_node_that_does_not_exist_costs_one_entry() {
     let dir = Dir::new();
-    for kind in KINDS {
+    with_each_kind(|kind| {
         let pool = loaded(&dir, kind, 2_000, "16MiB");
         let mut bytes = fs::read(&pool).unwrap();
         let block = block_of(&bytes, 1_999) as u64 / 64;
@@ -132,7 +140,7 @@ fn a_pointer_to_a_node_that_does_not_exist_costs_one_entry() {
         let dropped = drop_damaged(&pool);
         assert_eq!(dropped.code, Some(0), "{kind}: {}{}", dropped.text(), dropped.err);
         assert_eq!(judge_lines(&dump(&pool, false).ok(), 2_000), 1_999, "{kind}");
-    }
+    });
 }
 
 #[test]

@@ -22,9 +22,9 @@ fn collect(dir: &Path, marks: &mut BTreeSet<String>) {
     }
 }
 
-/// Every mark in these folders of sources, from this crate's own on.
+/// Every mark in these folders of sources, from that of the crate of the indexes on.
 pub(crate) fn of(folders: &[&str]) -> BTreeSet<String> {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut marks = BTreeSet::new();
     for folder in folders {
         let before = marks.len();
