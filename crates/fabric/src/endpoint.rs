@@ -339,7 +339,7 @@ struct Arrivals<'a> {
 
 impl Completions for Arrivals<'_> {
     fn complete(&mut self, id: u64, chain: Chain, result: Result<(), FabricError>) {
-        self.woken.extend(self.inner.flights.borrow_mut().settle(id, chain, result));
+        self.woken.extend(self.inner.flights.borrow_mut().settle(id, chain, result.err().map(Box::new)));
     }
 }
 

@@ -6,11 +6,21 @@
 use crate::{Chain, FabricError, NodeId};
 use std::any::Any;
 use std::collections::VecDeque;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
-/// How a batch ended: its verbs, and whether they succeeded.
-pub(crate) type Ending = (Chain, Result<(), FabricError>);
+/// Why a batch failed, if it did. Behind a pointer so that success moves no room for it about.
+pub(crate) type Failure = Option<Box<FabricError>>;
+
+/// What a future learns of its batch.
+pub(crate) enum Landing {
+    /// It is in flight. The waker is not needed any more: dropping it may run foreign code, so the caller does it.
+    Waits(Option<Waker>),
+    /// It has ended: its verbs, and why it failed.
+    Ended(Chain, Failure),
+    /// Its result was taken before.
+    Taken,
+}
 
 /// State of a batch that did not complete at once.
 #[derive(Default)]
@@ -18,7 +28,7 @@ enum Flight {
     #[default]
     Free,
     Waiting(Option<Waker>),
-    Done(Chain, Result<(), FabricError>),
+    Done(Chain, Failure),
     /// No future waits for it: its result is dropped, and then what it held.
     Unwatched(Option<Box<dyn Any>>),
 }
@@ -111,19 +121,19 @@ impl Inflight {
     }
 
     /// Records the result of a batch; returns the waker of the future that waits for it.
-    pub(crate) fn settle(&mut self, id: u64, chain: Chain, result: Result<(), FabricError>) -> Option<Waker> {
+    pub(crate) fn settle(&mut self, id: u64, chain: Chain, failure: Failure) -> Option<Waker> {
         match self.get(id) {
-            Some(flight @ Flight::Waiting(_)) => match std::mem::replace(flight, Flight::Done(chain, result)) {
+            Some(flight @ Flight::Waiting(_)) => match std::mem::replace(flight, Flight::Done(chain, failure)) {
                 Flight::Waiting(waker) => waker,
                 _ => None,
             },
             Some(Flight::Unwatched(held)) => {
                 if let Some(held) = held.take() {
                     self.holding -= 1;
-                    match result {
-                        Ok(()) => self.released.push(held),
+                    match failure {
+                        None => self.released.push(held),
                         // Its verbs may land later, unnoticed (N7).
-                        Err(_) => std::mem::forget(held),
+                        Some(_) => std::mem::forget(held),
                     }
                 }
                 self.close(id);
@@ -149,30 +159,28 @@ impl Inflight {
             self.by_age.pop_front();
             if waiting {
                 any = true;
-                woken.extend(self.settle(id, Chain::new(), Err(FabricError::Deadline { node, after: deadline })));
+                let late = FabricError::Deadline { node, after: deadline };
+                woken.extend(self.settle(id, Chain::new(), Some(Box::new(late))));
             }
         }
         (any, woken)
     }
 
-    /// Returns the result of a batch, once; `None` when it was taken before. The second value is a waker that is not
-    /// needed any more: dropping it may run foreign code, so the caller does it.
-    pub(crate) fn poll(&mut self, id: u64, cx: &Context<'_>) -> (Poll<Option<Ending>>, Option<Waker>) {
-        match self.get(id) {
-            Some(Flight::Waiting(waker)) => {
+    /// Returns the result of a batch, once.
+    #[inline]
+    pub(crate) fn poll(&mut self, id: u64, cx: &Context<'_>) -> Landing {
+        let Some(flight) = self.get(id) else { return Landing::Taken };
+        match flight {
+            Flight::Waiting(waker) => {
                 let same = waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
-                let old = if same { None } else { waker.replace(cx.waker().clone()) };
-                (Poll::Pending, old)
+                Landing::Waits(if same { None } else { waker.replace(cx.waker().clone()) })
             }
-            Some(flight @ Flight::Done(..)) => {
-                let ending = match std::mem::take(flight) {
-                    Flight::Done(chain, result) => Some((chain, result)),
-                    _ => None,
-                };
+            Flight::Done(chain, failure) => {
+                let (chain, failure) = (std::mem::take(chain), failure.take());
                 self.close(id);
-                (Poll::Ready(ending), None)
+                Landing::Ended(chain, failure)
             }
-            _ => (Poll::Ready(None), None),
+            Flight::Free | Flight::Unwatched(_) => Landing::Taken,
         }
     }
 
@@ -184,7 +192,7 @@ impl Inflight {
                 self.holding += 1;
                 None
             }
-            Some(Flight::Done(_, Ok(()))) => {
+            Some(Flight::Done(_, None)) => {
                 self.close(id);
                 Some(held)
             }

@@ -6,6 +6,7 @@
 //! ends.
 
 use super::{Endpoint, Launched, MAX_READ_LEN, Span};
+use crate::inflight::Landing;
 use crate::meter::{Class, Counters};
 use crate::{Buf, CallRefused, Chain, FabricError, RemotePtr, Verb, VerbKind};
 use std::any::Any;
@@ -333,17 +334,23 @@ impl<'s> Completion<'s> {
 
     /// Asks for a batch that flies; `None` while it does.
     fn land(&mut self, id: u64, cx: &mut Context<'_>) -> Option<()> {
-        let (polled, unused) = self.span.endpoint.inner.flights.borrow_mut().poll(id, cx);
-        drop(unused);
-        let Poll::Ready(ending) = polled else { return None };
-        let Some((chain, result)) = ending else {
-            self.state = State::Taken;
-            debug_assert!(false, "a completion was taken by another");
-            return None;
-        };
-        (self.verbs, self.failure) = (Verbs::Chain(chain), result.err().map(Box::new));
-        self.state = State::Ready;
-        Some(())
+        let landing = self.span.endpoint.inner.flights.borrow_mut().poll(id, cx);
+        match landing {
+            Landing::Waits(unused) => {
+                drop(unused);
+                None
+            }
+            Landing::Ended(chain, failure) => {
+                (self.verbs, self.failure) = (Verbs::Chain(chain), failure);
+                self.state = State::Ready;
+                Some(())
+            }
+            Landing::Taken => {
+                self.state = State::Taken;
+                debug_assert!(false, "a completion was taken by another");
+                None
+            }
+        }
     }
 }
 
