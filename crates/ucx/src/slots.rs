@@ -38,8 +38,13 @@ impl<T> Slots<T> {
 
     /// Takes the value of a number, which names nothing from now on.
     pub(crate) fn remove(&mut self, number: u64) -> Option<T> {
+        self.remove_if(number, |_| true)
+    }
+
+    /// As [`remove`](Self::remove), unless the value is not as it should be: then it stays.
+    pub(crate) fn remove_if(&mut self, number: u64, as_it_should: impl FnOnce(&T) -> bool) -> Option<T> {
         let (generation, kept) = self.place(number)?;
-        let value = kept.take()?;
+        let value = kept.take_if(|value| as_it_should(value))?;
         *generation = generation.wrapping_add(1).max(1);
         self.free.push(number as u32);
         Some(value)
@@ -62,6 +67,7 @@ mod tests {
         let mut slots = Slots::default();
         let (one, two) = (slots.insert("one"), slots.insert("two"));
         assert!(one != 0 && one != two);
+        assert_eq!((slots.remove_if(one, |value| *value == "two"), slots.get_mut(one)), (None, Some(&mut "one")));
         assert_eq!((slots.remove(one), slots.remove(one), slots.get_mut(one)), (Some("one"), None, None));
         let three = slots.insert("three");
         assert_eq!(three as u32, one as u32, "its place is used again");

@@ -55,7 +55,8 @@ struct Flight {
     id: u64,
     chain: Chain,
     parts: usize,
-    error: Option<FabricError>,
+    /// Behind a pointer, because a flight moves.
+    error: Option<Box<FabricError>>,
 }
 
 /// A request that a node has not answered: its part of a batch, or a revocation.
@@ -70,7 +71,8 @@ struct Part {
 
 enum PartKind {
     Data,
-    Revoke(Pending),
+    /// Behind a pointer, because hardly any part is one.
+    Revoke(Box<Pending>),
 }
 
 /// The message to one node that is being collected.
@@ -126,7 +128,7 @@ pub(crate) struct Connection {
     flights: Slots<Flight>,
     /// By the number that requests and answers carry.
     parts: Slots<Part>,
-    /// Batches that have all their answers.
+    /// Batches that have ended otherwise than by the last of their answers: they failed, or waited for revocations.
     completed: Vec<u64>,
     /// The nodes of the batch that is being posted, and its sizes there: kept for its room.
     nodes: Vec<(usize, Sizes)>,
@@ -183,12 +185,19 @@ impl Connection {
             let (node, place) = (verb.node(), verb.node().index());
             let line = self.lines.get(place).ok_or(FabricError::NoSuchNode(node))?;
             check_verb(verb, line, self.shared.capabilities)?;
-            if !matches!(verb.kind, VerbKind::Revoke(_)) && !self.nodes.iter().any(|(known, _)| *known == place) {
-                self.nodes.push((place, Sizes::default()));
+            if matches!(verb.kind, VerbKind::Revoke(_)) {
+                continue;
+            }
+            match self.nodes.iter_mut().find(|(known, _)| *known == place) {
+                Some((_, sizes)) => sizes.add(verb),
+                None => {
+                    let mut sizes = Sizes::of_no_verbs();
+                    sizes.add(verb);
+                    self.nodes.push((place, sizes));
+                }
             }
         }
-        for (place, sizes) in &mut self.nodes {
-            *sizes = chain::sizes(chain, NodeId::new(*place as u16));
+        for (_, sizes) in &self.nodes {
             if !sizes.fit() {
                 let (verbs, bytes, most) = (sizes.verbs, sizes.request.max(sizes.answer), chain::MAX_CHAIN);
                 return Err(FabricError::Settings(format!(
@@ -211,7 +220,7 @@ impl Connection {
     }
 
     /// Puts a part of a batch into the message to its node, if there is a connection.
-    fn collect(&mut self, place: usize, sequence: u64, sizes: Sizes) {
+    fn collect(&mut self, place: usize, (flight, sequence): (u64, u64), sizes: Sizes) {
         let Some(line) = self.lines.get_mut(place) else { return };
         let State::Up { session, .. } = line.state else { return line.unsent.push(sequence) };
         let collected = &line.collected;
@@ -220,8 +229,7 @@ impl Connection {
         if collected.batches > 0 && too_much {
             self.send(place);
         }
-        let (Some(line), Some(part)) = (self.lines.get_mut(place), self.parts.get_mut(sequence)) else { return };
-        let Some(flight) = self.flights.get_mut(part.flight) else { return };
+        let (Some(line), Some(flight)) = (self.lines.get_mut(place), self.flights.get_mut(flight)) else { return };
         if !matches!(line.state, State::Up { .. }) {
             // It was lost just now: the part fails when the reason is known.
             return line.unsent.push(sequence);
@@ -276,10 +284,10 @@ impl Connection {
             State::Up { .. } => {
                 let node = line.node;
                 for sequence in std::mem::take(&mut line.unsent) {
-                    let flight = self.parts.get_mut(sequence).map(|part| part.flight);
-                    let flight = flight.and_then(|flight| self.flights.get_mut(flight));
-                    let Some(sizes) = flight.map(|flight| chain::sizes(&flight.chain, node)) else { continue };
-                    self.collect(place, sequence, sizes);
+                    let Some(number) = self.parts.get_mut(sequence).map(|part| part.flight) else { continue };
+                    let Some(flight) = self.flights.get_mut(number) else { continue };
+                    let sizes = chain::sizes(&flight.chain, node);
+                    self.collect(place, (number, sequence), sizes);
                 }
             }
             State::Attaching(_) | State::Attached { .. } | State::Broken(..) => {}
@@ -310,7 +318,7 @@ impl Connection {
         let Some(flight) = self.flights.get_mut(key) else { return };
         flight.parts = flight.parts.saturating_sub(1);
         if let Err(error) = result {
-            flight.error.get_or_insert(error);
+            flight.error.get_or_insert_with(|| Box::new(error));
         }
         if flight.parts == 0 {
             self.completed.push(key);
@@ -388,47 +396,57 @@ impl Connection {
         }
     }
 
-    /// Takes in one message: a greeting, or answers.
-    fn take_in(&mut self, message: &[u8]) {
+    /// Takes in one message: a greeting, or answers. Returns whether it has completed any batch.
+    fn take_in(&mut self, message: &[u8], completions: &mut dyn Completions) -> bool {
         match Greeting::decode(message) {
             Some(Greeting { session, node }) => {
                 if let Some(line) = self.lines.get_mut(node.index()) {
                     line.greeted = Some(session);
                 }
+                false
             }
-            None => self.answers(message),
+            None => self.answers(message, completions),
         }
     }
 
-    fn answers(&mut self, reply: &[u8]) {
+    fn answers(&mut self, reply: &[u8], completions: &mut dyn Completions) -> bool {
         self.traffic.answers += 1;
+        let mut any = false;
         let mut rest = Reader::new(reply);
         while let Ok(Some(answer)) = Answer::take(&mut rest) {
-            self.answer(answer);
+            if let Some(Flight { id, chain, error, .. }) = self.answer(answer) {
+                completions.complete(id, chain, error.map_or(Ok(()), |error| Err(*error)));
+                any = true;
+            }
         }
+        any
     }
 
-    fn answer(&mut self, answer: Answer<'_>) {
+    /// Puts an answer into its batch. Returns the batch if this was the last of its answers.
+    fn answer(&mut self, answer: Answer<'_>) -> Option<Flight> {
         // A revocation is answered over the control channel alone.
-        let is_owed = |part: &&mut Part| matches!(part.kind, PartKind::Data);
-        if self.parts.get_mut(answer.sequence).filter(is_owed).is_none() {
-            return;
-        }
-        let Some(Part { flight, place, .. }) = self.parts.remove(answer.sequence) else { return };
-        let Some(line) = self.lines.get_mut(place) else { return };
+        let is_owed = |part: &Part| matches!(part.kind, PartKind::Data);
+        let Part { flight, place, .. } = self.parts.remove_if(answer.sequence, is_owed)?;
+        let line = self.lines.get_mut(place)?;
         line.answered += 1;
         line.owed = line.owed.saturating_sub(1);
         let (node, len) = (line.node, line.len);
         if line.answered == 2 {
             self.note_transports(node);
         }
-        let Some(flown) = self.flights.get_mut(flight) else { return };
-        let result = match answer.status {
-            Status::Done => chain::fill(&mut flown.chain, node, answer)
-                .map_err(|why| FabricError::Unreachable { node, reason: format!("its reply made no sense: {why}") }),
-            status => Err(refusal(status, chain::refused_verb(&flown.chain, node, answer.verb), node, len)),
+        let flown = self.flights.get_mut(flight)?;
+        let error = match answer.status {
+            Status::Done => chain::fill(&mut flown.chain, node, answer).err().map(|why| chain::senseless(node, why)),
+            status => Some(chain::refusal(status, chain::refused_verb(&flown.chain, node, answer.verb), node, len)),
         };
-        self.settle(flight, result);
+        if let Some(error) = error {
+            flown.error.get_or_insert_with(|| Box::new(error));
+        }
+        flown.parts = flown.parts.saturating_sub(1);
+        if flown.parts > 0 {
+            return None;
+        }
+        self.flights.remove(flight)
     }
 
     fn note_transports(&self, node: NodeId) {
@@ -461,6 +479,7 @@ impl Connection {
     }
 }
 
+#[inline]
 fn check_verb(verb: &Verb, line: &Line, capabilities: Capabilities) -> Result<(), FabricError> {
     let (ptr, len, node) = (verb.ptr, verb.len(), line.node);
     let changes = match verb.kind {
@@ -484,17 +503,6 @@ fn check_verb(verb: &Verb, line: &Line, capabilities: Capabilities) -> Result<()
         return Err(FabricError::OutOfBounds { ptr, len, region: line.len });
     }
     Ok(())
-}
-
-fn refusal(status: Status, verb: Option<&Verb>, node: NodeId, region: u64) -> FabricError {
-    let (ptr, len) = verb.map_or_else(Default::default, |verb| (verb.ptr, verb.len()));
-    match status {
-        Status::OutOfBounds => FabricError::OutOfBounds { ptr, len, region },
-        Status::Misaligned => FabricError::Misaligned { ptr, len },
-        Status::ReadOnly => FabricError::ReadOnly(node),
-        Status::TooLong => FabricError::TooLong { ptr, len },
-        Status::Done => FabricError::Unreachable { node, reason: "its reply made no sense".to_owned() },
-    }
 }
 
 /// The node's half of a connection: its number there, and the address of the node's worker.
@@ -522,7 +530,7 @@ impl Transport for Connection {
         for (place, victim) in victims {
             let asked = self.client.controls().get(place).map(|control| control.revoke(victim));
             if let Some(asked) = asked {
-                self.open_part(place, key, PartKind::Revoke(asked));
+                self.open_part(place, key, PartKind::Revoke(Box::new(asked)));
             }
         }
         if parts == 0 {
@@ -531,7 +539,7 @@ impl Transport for Connection {
         let nodes = std::mem::take(&mut self.nodes);
         for (place, sizes) in &nodes {
             let sequence = self.open_part(*place, key, PartKind::Data);
-            self.collect(*place, sequence, *sizes);
+            self.collect(*place, (key, sequence), *sizes);
             if self.lines.get(*place).is_some_and(|line| !line.unsent.is_empty()) {
                 self.push(*place);
             }
@@ -557,8 +565,9 @@ impl Transport for Connection {
     fn progress(&mut self, completions: &mut dyn Completions) -> bool {
         self.flush();
         self.worker.progress();
+        let mut any = false;
         while let Some(message) = self.worker.received() {
-            self.take_in(&message);
+            any |= self.take_in(&message, completions);
             self.worker.recycle(message);
         }
         while let Some((ep, why)) = self.worker.failed() {
@@ -574,11 +583,11 @@ impl Transport for Connection {
         if self.rounds.is_multiple_of(ROUNDS) && self.swept.elapsed() > FORGET / SWEEPS {
             self.sweep();
         }
-        let any = !self.completed.is_empty();
+        any |= !self.completed.is_empty();
         let mut completed = std::mem::take(&mut self.completed);
         for key in completed.drain(..) {
             if let Some(flight) = self.flights.remove(key) {
-                completions.complete(flight.id, flight.chain, flight.error.map_or(Ok(()), Err));
+                completions.complete(flight.id, flight.chain, flight.error.map_or(Ok(()), |error| Err(*error)));
             }
         }
         self.completed = completed;

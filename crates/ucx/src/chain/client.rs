@@ -5,8 +5,8 @@ use super::{
     MESSAGE_HEADER, READ, REFUSED, Status, VERB_HEADER, WRITE,
 };
 use farindex_fabric::call::MAX_CALL_LEN;
-use farindex_fabric::{CallRefused, NodeId, Verb, VerbKind};
-use farindex_remote::wire::{Malformed, Reader, Writer};
+use farindex_fabric::{CallRefused, FabricError, NodeId, Verb, VerbKind};
+use farindex_remote::wire::{Malformed, Reader};
 
 /// Sizes of a batch on its way to one node and back, or of the batches of one message.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -41,9 +41,20 @@ impl Sizes {
 
 /// Computes the sizes of those verbs that go to one node.
 pub fn sizes(chain: &[Verb], node: NodeId) -> Sizes {
-    let mut sizes = Sizes { request: BATCH_HEADER as u64, results: ANSWER_HEADER as u64, ..Sizes::default() };
-    let mut calls = 0;
-    for verb in chain.iter().filter(|verb| is_data(verb, node)) {
+    let mut sizes = Sizes::of_no_verbs();
+    chain.iter().filter(|verb| is_data(verb, node)).for_each(|verb| sizes.add(verb));
+    sizes
+}
+
+impl Sizes {
+    /// Those of a batch that has no verbs yet.
+    pub fn of_no_verbs() -> Self {
+        let (request, results) = (BATCH_HEADER as u64, ANSWER_HEADER as u64);
+        Sizes { request, answer: results, results, verbs: 0 }
+    }
+    /// Adds a verb to the batch.
+    #[inline]
+    pub fn add(&mut self, verb: &Verb) {
         let (asked, answered) = match &verb.kind {
             VerbKind::Read(buf) => (0, buf.len()),
             VerbKind::Write(buf) => (buf.len(), 0),
@@ -51,17 +62,16 @@ pub fn sizes(chain: &[Verb], node: NodeId) -> Sizes {
             VerbKind::Faa { .. } => (8, 8),
             VerbKind::MaskedCas { .. } => (32, 8),
             VerbKind::Call { request, .. } => {
-                calls += 1;
+                self.answer += (CALL_HEADER + MAX_CALL_LEN) as u64;
                 (request.len(), 0)
             }
             VerbKind::Revoke(_) => (0, 0),
         };
-        sizes.request += (VERB_HEADER + asked) as u64;
-        sizes.results += answered as u64;
-        sizes.verbs += 1;
+        self.request += (VERB_HEADER + asked) as u64;
+        self.results += answered as u64;
+        self.answer += answered as u64;
+        self.verbs += 1;
     }
-    sizes.answer = sizes.results + calls * (CALL_HEADER + MAX_CALL_LEN) as u64;
-    sizes
 }
 
 fn is_data(verb: &Verb, node: NodeId) -> bool {
@@ -70,16 +80,14 @@ fn is_data(verb: &Verb, node: NodeId) -> bool {
 
 /// Appends a batch to a message: those verbs of a chain that go to one node. An empty message gets its front first.
 pub fn encode(chain: &[Verb], node: NodeId, session: u64, sequence: u64, out: &mut Vec<u8>) {
-    let Sizes { request, verbs, .. } = sizes(chain, node);
     if out.is_empty() {
-        out.put_u64(session);
-        // `finish` writes the number of batches here.
-        out.put_u64(0);
+        // `finish` writes the number of batches behind the session.
+        put_words(out, [session, 0]);
     }
-    out.reserve(request as usize);
-    out.put_u64(sequence);
-    out.put_u32(verbs as u32);
-    out.put_u32(0);
+    let front = out.len();
+    // The number of verbs is known when they are there.
+    put_words(out, [sequence, 0]);
+    let mut verbs: u32 = 0;
     for verb in chain.iter().filter(|verb| is_data(verb, node)) {
         let (kind, len) = match &verb.kind {
             VerbKind::Read(buf) => (READ, buf.len()),
@@ -90,21 +98,33 @@ pub fn encode(chain: &[Verb], node: NodeId, session: u64, sequence: u64, out: &m
             VerbKind::Call { request, .. } => (CALL, request.len()),
             VerbKind::Revoke(_) => continue,
         };
-        out.put_u8(kind);
-        out.put_u8(if verb.fence { FENCED } else { 0 });
-        out.put_u16(0);
-        out.put_u32(len as u32);
-        out.put_u64(if kind == CALL { 0 } else { verb.ptr.offset() });
+        verbs += 1;
+        let flags = if verb.fence { FENCED } else { 0 };
+        // Kind, flags, two bytes of zeros, length: one word.
+        let what = u64::from(kind) | u64::from(flags) << 8 | u64::from(len as u32) << 32;
+        let place = if kind == CALL { 0 } else { verb.ptr.offset() };
         match &verb.kind {
-            VerbKind::Write(buf) | VerbKind::Call { request: buf, .. } => out.extend_from_slice(buf.bytes()),
-            VerbKind::Cas { expect, new, .. } => [*expect, *new].into_iter().for_each(|word| out.put_u64(word)),
-            VerbKind::Faa { add, .. } => out.put_u64(*add),
+            VerbKind::Cas { expect, new, .. } => put_words(out, [what, place, *expect, *new]),
+            VerbKind::Faa { add, .. } => put_words(out, [what, place, *add]),
             VerbKind::MaskedCas { expect, new, compare_mask, swap_mask, .. } => {
-                [*expect, *new, *compare_mask, *swap_mask].into_iter().for_each(|word| out.put_u64(word));
+                put_words(out, [what, place, *expect, *new, *compare_mask, *swap_mask]);
             }
-            VerbKind::Read(_) | VerbKind::Revoke(_) => {}
+            VerbKind::Write(buf) | VerbKind::Call { request: buf, .. } => {
+                put_words(out, [what, place]);
+                out.extend_from_slice(buf.bytes());
+            }
+            VerbKind::Read(_) | VerbKind::Revoke(_) => put_words(out, [what, place]),
         }
     }
+    if let Some(place) = out.get_mut(front + 8..front + 12) {
+        place.copy_from_slice(&verbs.to_le_bytes());
+    }
+}
+
+/// Appends words with one look at how much room there is.
+#[inline]
+fn put_words<const N: usize>(out: &mut Vec<u8>, words: [u64; N]) {
+    out.extend_from_slice(words.map(u64::to_le_bytes).as_flattened());
 }
 
 /// Completes a message that holds so many batches.
@@ -171,4 +191,22 @@ pub fn fill(chain: &mut [Verb], node: NodeId, answer: Answer<'_>) -> Result<(), 
 /// Finds the verb of the chain that a refusal names.
 pub(crate) fn refused_verb(chain: &[Verb], node: NodeId, verb: u32) -> Option<&Verb> {
     chain.iter().filter(|verb| is_data(verb, node)).nth(verb as usize)
+}
+
+/// What a batch fails with that its node has refused, for this verb of a region of so many bytes.
+pub(crate) fn refusal(status: Status, verb: Option<&Verb>, node: NodeId, region: u64) -> FabricError {
+    let (ptr, len) = verb.map_or_else(Default::default, |verb| (verb.ptr, verb.len()));
+    match status {
+        Status::OutOfBounds => FabricError::OutOfBounds { ptr, len, region },
+        Status::Misaligned => FabricError::Misaligned { ptr, len },
+        Status::ReadOnly => FabricError::ReadOnly(node),
+        Status::TooLong => FabricError::TooLong { ptr, len },
+        Status::Done => FabricError::Unreachable { node, reason: "its reply made no sense".to_owned() },
+    }
+}
+
+/// What a batch fails with whose answer cannot be read.
+#[cold]
+pub(crate) fn senseless(node: NodeId, why: Malformed) -> FabricError {
+    FabricError::Unreachable { node, reason: format!("its reply made no sense: {why}") }
 }

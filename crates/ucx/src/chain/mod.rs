@@ -8,8 +8,8 @@
 mod client;
 mod node;
 
-pub(crate) use client::refused_verb;
 pub use client::{Answer, Sizes, encode, fill, finish, sizes};
+pub(crate) use client::{refusal, refused_verb, senseless};
 pub use node::{Calls, Checked, Refused, Served, check, serve};
 
 use farindex_fabric::NodeId;
