@@ -88,16 +88,15 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Moves the record from its block to the words behind its head, which are claimed. If another client has changed
-    /// the slot in the meantime, the record stays in its block.
+    /// Moves the record from its block to the words behind its head, which are claimed, and of which none has this tag. If
+    /// another client has changed the slot in the meantime, the record stays in its block.
     pub(crate) async fn settle_inline(
         &self,
         pin: &Pin<'_>,
         at: RemotePtr,
         head: u64,
-        behind: &[u64],
+        tag: u8,
     ) -> Result<(), IndexError> {
-        let tag = slot::unused_tag(behind);
         let mut batch = pin.span().batch();
         batch.write_words(at.add(8), &slot::words(tag, self.key, self.value));
         let inline = slot::inline(tag, self.key.len(), self.value.len(), signature(self.hash));

@@ -16,7 +16,7 @@ use crate::slotted::geometry::{LOCKED, REGION, Segment};
 use crate::slotted::intents;
 use crate::slotted::mover::release;
 use crate::slotted::record::{InlineWords, Record};
-use crate::slotted::slot::{self, FROZEN, Slot, frozen, gather, vacant, whole};
+use crate::slotted::slot::{self, FROZEN, Slot, frozen, gather, unused_tag, vacant, whole};
 use farindex_fabric::{RemotePtr, Span};
 use farindex_pool::{Intent, Pin};
 use std::collections::BTreeSet;
@@ -273,7 +273,7 @@ impl Displacer<'_> {
             return Ok(Moved::Changed);
         }
         if let Some(record) = record.filter(|_| goes_inline) {
-            record.settle_inline(self.pin, to.ptr(), copy, &to.behind).await?;
+            record.settle_inline(self.pin, to.ptr(), copy, unused_tag(&to.behind)).await?;
         }
         Ok(Moved::Freed(At { head: left, ..from.clone() }))
     }

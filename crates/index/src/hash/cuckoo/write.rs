@@ -15,7 +15,7 @@ use crate::slotted::index::Attempt;
 use crate::slotted::intents;
 use crate::slotted::mover::release;
 use crate::slotted::record::{PiggybackedWrite, Record};
-use crate::slotted::slot::{Slot, vacant};
+use crate::slotted::slot::{Slot, unused_tag, vacant};
 use crate::traits::RemoveIf;
 use crate::write::{Guard, Mode, Wrote};
 use farindex_fabric::Buf;
@@ -171,7 +171,7 @@ impl Op<'_> {
             return Ok(Put::Again);
         }
         if inline {
-            record.settle_inline(self.pin, at, head, &free.behind).await?;
+            record.settle_inline(self.pin, at, head, unused_tag(&free.behind)).await?;
         }
         Ok(Put::Done(free.spot.segment.generation))
     }
@@ -197,7 +197,7 @@ impl Op<'_> {
         }
         if inline {
             mark!("cuckoo replace: inline again");
-            record.settle_inline(self.pin, hit.spot.segment.slot(hit.index), head, &hit.behind).await?;
+            record.settle_inline(self.pin, hit.spot.segment.slot(hit.index), head, unused_tag(&hit.behind)).await?;
         }
         Ok(true)
     }

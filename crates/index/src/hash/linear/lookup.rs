@@ -12,8 +12,8 @@ use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
 use crate::marks::mark;
 use crate::slotted::geometry::{Segment, signature};
-use crate::slotted::record::{InlineWords, PiggybackedWrite};
-use crate::slotted::slot::{EMPTY, SEALED, Slot, gather, whole};
+use crate::slotted::record::PiggybackedWrite;
+use crate::slotted::slot::{EMPTY, SEALED, Slot, gather, unused_tag, whole};
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, Class, RemotePtr, Span, cold};
 use farindex_pool::{Pin, PoolError};
@@ -28,7 +28,8 @@ pub(super) struct Hit {
     pub(super) segment: Segment,
     pub(super) index: u64,
     pub(super) head: u64,
-    pub(super) behind: InlineWords,
+    /// None of the words behind its head has it.
+    pub(super) tag: u8,
     /// Address and bytes of its block, if the entry is out of band.
     pub(super) block: Option<(RemotePtr, u64)>,
     pub(super) value: Value,
@@ -38,7 +39,8 @@ pub(super) struct Hit {
 pub(super) struct Gap {
     pub(super) segment: Segment,
     pub(super) index: u64,
-    pub(super) behind: InlineWords,
+    /// None of the words behind its head has it.
+    pub(super) tag: u8,
 }
 
 /// Purpose of a lookup.
@@ -217,8 +219,8 @@ impl<'a> Op<'a> {
                 Scan::Hit(hit) => return Ok(Walk::Hit(hit)),
                 Scan::End { at: index, sealed } => {
                     self.note_end(segment, index);
-                    let behind = behind(segment, &slots, index - at);
-                    return Ok(Walk::End { gap: Some(Gap { segment: *segment, index, behind }), sealed, moved });
+                    let tag = tag_behind(segment, &slots, index - at);
+                    return Ok(Walk::End { gap: Some(Gap { segment: *segment, index, tag }), sealed, moved });
                 }
                 Scan::Torn(whole) => {
                     mark!("linear lookup: torn record");
@@ -326,8 +328,8 @@ impl<'a> Op<'a> {
                     let start = first * 8;
                     let range = start + key..start + key + value;
                     if slots.bytes().get(start..range.start) == Some(self.key) {
-                        let behind = behind(segment, slots, i);
-                        result = Scan::Hit(self.hit(segment, (at + i, head, behind), slots, range));
+                        let tag = tag_behind(segment, slots, i);
+                        result = Scan::Hit(self.hit(segment, (at + i, head, tag), slots, range));
                         break;
                     }
                 }
@@ -340,14 +342,14 @@ impl<'a> Op<'a> {
                         result = Scan::Torn(i);
                         break;
                     }
-                    let behind = behind(segment, slots, i);
+                    let tag = tag_behind(segment, slots, i);
                     let start = (first + 1) * 8;
                     if let Some(bytes) = slots.bytes_mut().get_mut(start..start + (step - 1) * 8) {
                         gather(bytes, key + value);
                     }
                     if slots.bytes().get(start..start + key) == Some(self.key) {
                         let range = start + key..start + key + value;
-                        result = Scan::Hit(self.hit(segment, (at + i, head, behind), slots, range));
+                        result = Scan::Hit(self.hit(segment, (at + i, head, tag), slots, range));
                         break;
                     }
                 }
@@ -368,12 +370,12 @@ impl<'a> Op<'a> {
     fn hit(
         &self,
         segment: &Segment,
-        (index, head, behind): (u64, u64, InlineWords),
+        (index, head, tag): (u64, u64, u8),
         slots: &mut Buf,
         value: std::ops::Range<usize>,
     ) -> Hit {
         let value = Value::fetched(std::mem::take(slots), value);
-        Hit { segment: *segment, index, head, behind, block: None, value }
+        Hit { segment: *segment, index, head, tag, block: None, value }
     }
 
     /// READs the candidates' blocks in one batch, and compares the keys.
@@ -390,10 +392,10 @@ impl<'a> Op<'a> {
             match found {
                 KeyMatch::Other => self.rejected.push(ptr),
                 KeyMatch::Own(own) => {
-                    let behind = behind(segment, slots, index - first);
+                    let tag = tag_behind(segment, slots, index - first);
                     let block = Some((ptr, own.len()));
                     let value = own.into_value();
-                    return Ok(Scan::Hit(Hit { segment: *segment, index, head, behind, block, value }));
+                    return Ok(Scan::Hit(Hit { segment: *segment, index, head, tag, block, value }));
                 }
                 KeyMatch::Unsound => {
                     let still = |now| matches!(Slot::decode(now), Slot::Heap { ptr: of, .. } if of == ptr);
@@ -406,9 +408,9 @@ impl<'a> Op<'a> {
     }
 }
 
-/// Returns the words behind the head of the `i`-th slot that was read.
-fn behind(segment: &Segment, slots: &Buf, i: u64) -> InlineWords {
+/// Returns a tag that none of the words behind the head of the `i`-th slot has, as they were read.
+fn tag_behind(segment: &Segment, slots: &Buf, i: u64) -> u8 {
     let step = segment.width / 8;
     let first = i as usize * step;
-    InlineWords::from_slice(slots.words().get(first + 1..first + step).unwrap_or_default())
+    unused_tag(slots.words().get(first + 1..first + step).unwrap_or_default())
 }

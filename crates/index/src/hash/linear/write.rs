@@ -73,7 +73,7 @@ impl Op<'_> {
             return Ok(Put::Again);
         }
         if inline {
-            record.settle_inline(&self.pin, gap.segment.slot(gap.index), head, &gap.behind).await?;
+            record.settle_inline(&self.pin, gap.segment.slot(gap.index), head, gap.tag).await?;
         }
         Ok(Put::Done)
     }
@@ -100,7 +100,7 @@ impl Op<'_> {
         }
         if inline {
             mark!("linear replace: inline again");
-            record.settle_inline(&self.pin, hit.segment.slot(hit.index), head, &hit.behind).await?;
+            record.settle_inline(&self.pin, hit.segment.slot(hit.index), head, hit.tag).await?;
         }
         Ok(true)
     }
