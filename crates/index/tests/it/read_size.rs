@@ -15,54 +15,66 @@ impl Rng {
     }
 }
 
-/// A table filled to `load`: counts of lookups by the number of slots that they read.
+/// A table filled to `load`: how many lookups read more than 0, 1, 2, ... slots.
 struct Table {
     misses: Vec<u64>,
     hits: Vec<u64>,
     all_matches: Vec<u64>,
 }
 
-fn count(counts: &mut Vec<u64>, slots: usize) {
+fn count(counts: &mut Vec<u64>, slots: usize, lookups: u64) {
     if counts.len() <= slots {
         counts.resize(slots + 1, 0);
     }
-    counts[slots] += 1;
+    counts[slots] += lookups;
+}
+
+/// From how many lookups read 0, 1, 2, ... slots, to how many read more.
+fn more(mut counts: Vec<u64>) -> Vec<u64> {
+    let mut sum = 0;
+    for count in counts.iter_mut().rev() {
+        sum += std::mem::replace(count, sum);
+    }
+    counts
 }
 
 impl Table {
-    fn fill(slots: usize, load: f64, seed: u64) -> Table {
+    fn fill(bits: u64, load: f64, seed: u64) -> Table {
+        let (slots, mask) = (1_usize << bits, (1_usize << bits) - 1);
         let mut rng = Rng(seed);
-        let mut home_of = vec![u32::MAX; slots];
-        let keys = (slots as f64 * load).round() as usize;
+        // Of each slot in one byte, since most of the time is that of reaching it: whether it is taken, and how many keys belong
+        // to it.
+        const TAKEN: u8 = 0x80;
+        let mut table = vec![0u8; slots];
         let (mut misses, mut hits, mut all_matches) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..keys {
+        for _ in 0..(slots as f64 * load).round() as usize {
             let home = rng.below(slots as u64) as usize;
+            table[home] += 1;
             let mut at = home;
-            while home_of[at] != u32::MAX {
-                at = (at + 1) % slots;
+            while table[at] & TAKEN != 0 {
+                at = (at + 1) & mask;
             }
-            home_of[at] = home as u32;
-            count(&mut hits, (at + slots - home) % slots + 1);
+            table[at] |= TAKEN;
+            count(&mut hits, (at.wrapping_sub(home) & mask) + 1, 1);
         }
         // Distance of each slot to the first empty one, from the back. Two rounds, because the table is a ring.
-        let mut to_empty = vec![0u32; slots];
         let mut distance = 0;
         for i in (0..2 * slots).rev() {
-            distance = if home_of[i % slots] == u32::MAX { 0 } else { distance + 1 };
-            to_empty[i % slots] = distance;
+            let slot = table[i & mask];
+            distance = if slot & TAKEN == 0 { 0 } else { distance + 1 };
+            if i < slots {
+                count(&mut misses, distance + 1, 1);
+                count(&mut all_matches, distance + 1, u64::from(slot & !TAKEN));
+            }
         }
-        to_empty.iter().for_each(|distance| count(&mut misses, *distance as usize + 1));
-        for home in home_of.iter().filter(|home| **home != u32::MAX) {
-            count(&mut all_matches, to_empty[*home as usize] as usize + 1);
-        }
-        Table { misses, hits, all_matches }
+        Table { misses: more(misses), hits: more(hits), all_matches: more(all_matches) }
     }
 }
 
+/// READs of so many slots that a lookup takes on average: one, one more if it reads more than `read` slots, and so on.
 fn requests(counts: &[u64], read: u64) -> f64 {
-    let lookups: u64 = counts.iter().sum();
-    let requests: u64 = (0..).zip(counts).map(|(slots, count): (u64, _)| slots.div_ceil(read) * count).sum();
-    requests as f64 / lookups as f64
+    let requests: u64 = counts.iter().step_by(read as usize).sum();
+    requests as f64 / counts[0] as f64
 }
 
 /// Returns the lowest cost over all read sizes, by brute force.
@@ -77,7 +89,7 @@ fn model_is_within_one_percent_of_simulated_tables() {
     let (mut combinations, mut worst_requests, mut worst_choice) = (0, 0.0f64, 1.0f64);
     // Long clusters are rare, and a fuller table has to be larger for as many of them.
     for (load, bits) in [(0.1, 20), (0.25, 20), (0.5, 20), (0.65, 20), (0.8, 22), (0.85, 23), (0.9, 24), (0.92, 25)] {
-        let table = Table::fill(1 << bits, load, 0x5EED ^ bits);
+        let table = Table::fill(bits, load, 0x5EED ^ bits);
         let sides = [
             ("absent keys", &table.misses, Probes::of_misses(load)),
             ("present keys", &table.hits, Probes::of_hits(load)),
@@ -122,7 +134,7 @@ fn exact_minimum_is_cheaper_than_the_size_that_table_1_prints() {
     let network = Network::CONNECTX5_EDR;
     println!("load  lookups                    R exact  R printed  cost of exact / printed");
     for (load, printed) in [(0.25, 5), (0.5, 13), (0.65, 29)] {
-        let table = Table::fill(1 << 22, load, 77);
+        let table = Table::fill(22, load, 77);
         let exact = best_read_unconstrained(&Probes::of_misses(load).expect("a load"), &network, 8).slots;
         for (lookups, counts) in [("absent keys", &table.misses), ("present keys, all matches", &table.all_matches)] {
             let cost = |read| requests(counts, read) * network.read_cost(read, 8);
