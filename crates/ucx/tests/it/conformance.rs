@@ -2,7 +2,7 @@
 
 use crate::nodes::{self, Whole};
 use farindex_fabric::conformance::{CASES, FabricUnderTest, check_case};
-use farindex_fabric::{Executor, Fabric, FabricError, NodeId, OpKind, RemotePtr};
+use farindex_fabric::{Fabric, FabricError, NodeId};
 use farindex_ucx::Poll;
 use std::sync::Arc;
 
@@ -30,15 +30,7 @@ fn as_ucx_picks() {
             check_case(&Ucx(Poll::Adaptive), case).unwrap_or_else(|violation| panic!("{violation}"));
         }
         // And that is what it picked.
-        let served = nodes::serve(1, 1 << 16, Poll::Busy);
-        let endpoint = served.fabric.connect(&served.fabric.new_identity()).unwrap();
-        Executor::new().block_on(&endpoint, async {
-            let span = endpoint.span(OpKind::Other);
-            for _ in 0..4 {
-                span.faa(RemotePtr::new(NodeId::new(0), 8), 1).await.unwrap();
-            }
-        });
-        nodes::check_transports(&served.fabric);
+        nodes::picked();
     }
 }
 

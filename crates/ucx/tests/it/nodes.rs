@@ -1,9 +1,12 @@
 //! Memory nodes of this process, for tests.
 #![allow(unreachable_pub, missing_docs, dead_code)]
 
-use farindex_fabric::{Capabilities, Endpoint, Fabric, FabricError, Identity, NodeId, NodeInfo};
+use farindex_fabric::{
+    Capabilities, Endpoint, Executor, Fabric, FabricError, Identity, NodeId, NodeInfo, OpKind, RemotePtr,
+};
 use farindex_remote::client::ControlSettings;
 use farindex_remote::{Cluster, Metrics, Node, NodeMemory, NodeSettings, Peer, Plane, PlaneKind, Refusal, Tokens};
+use farindex_testkit::seeds::is_thorough;
 use farindex_ucx::{Poll, UcxFabric, UcxPlane, UcxSettings};
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,9 +36,29 @@ pub fn have_ucx() -> bool {
     }
 }
 
-/// Runs one test of this program again, with UCX_TLS as given: UCX reads it when it is loaded.
+/// What UCX picks by itself for a memory node of this machine, or what UCX_TLS leaves it.
+pub fn picked() -> Vec<String> {
+    let served = serve(1, 1 << 16, Poll::Busy);
+    let endpoint = served.fabric.connect(&served.fabric.new_identity()).unwrap();
+    Executor::new().block_on(&endpoint, async {
+        let span = endpoint.span(OpKind::Other);
+        for _ in 0..4 {
+            span.faa(RemotePtr::new(NodeId::new(0), 8), 1).await.unwrap();
+        }
+    });
+    check_transports(&served.fabric);
+    served.fabric.transports()
+}
+
+/// Runs one test of this program again, with UCX_TLS as given: UCX reads it when it is loaded. What UCX picks by itself has
+/// that test without UCX_TLS, so only a thorough run does the same once more.
 pub fn again_over(tls: &str, test: &str) {
     if !have_ucx() {
+        return;
+    }
+    let picked = picked();
+    if !is_thorough() && !picked.is_empty() && picked.iter().all(|name| name.starts_with(&format!("{tls}/"))) {
+        println!("UCX picks {picked:?} by itself");
         return;
     }
     let program = std::env::current_exe().unwrap();
