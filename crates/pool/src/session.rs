@@ -49,8 +49,9 @@ pub struct Session {
     refills: turn::Turn,
     /// The pool had nothing for the last refill before a list was empty. The next one waits until a list is empty.
     ahead_in_vain: Cell<bool>,
-    /// The epoch in which an allocation in a full pool has waited last, and since when allocations wait in it.
-    waiting: Cell<Option<(u64, Duration)>>,
+    /// The epoch in which an allocation in a full pool has waited last, since when allocations wait in it, and when the latest
+    /// one has looked.
+    waiting: Cell<Option<(u64, Duration, Duration)>>,
     retired: RefCell<VecDeque<Retired>>,
     /// Length of `retired` at which maintenance is due.
     tick_at: Cell<usize>,
@@ -379,11 +380,13 @@ impl Session {
         }
     }
 
-    /// For how long allocations have waited in this epoch; the first one begins to.
+    /// For how long allocations have waited in this epoch. It begins again when none has looked for a lease: the epoch may have
+    /// stood still because nobody asked for more.
     fn waits_in_epoch(&self) -> Duration {
-        let (epoch, now) = (self.client.epoch(), self.endpoint.now());
-        let since = self.waiting.get().filter(|(of, _)| *of == epoch).map_or(now, |(_, since)| since);
-        self.waiting.set(Some((epoch, since)));
+        let (epoch, now, lease) = (self.client.epoch(), self.endpoint.now(), self.pool().lease());
+        let lasts = |(of, _, latest): &(u64, Duration, Duration)| *of == epoch && now.saturating_sub(*latest) <= lease;
+        let since = self.waiting.get().filter(lasts).map_or(now, |(_, since, _)| since);
+        self.waiting.set(Some((epoch, since, now)));
         now.saturating_sub(since)
     }
 }

@@ -32,8 +32,8 @@ const PAIR: u64 = 7000;
 const HOLDING: u64 = 8000;
 /// The client that is held up, where one is.
 const HOLDER: u64 = 2;
-/// Configurations that the search of a key may enter, and those of a second search where the first one decides nothing. A history
-/// of ten thousand or so has a key that takes more than the first number.
+/// Configurations that the search of a key may enter, and those of a second search where the first one decides nothing: some
+/// histories have a key that takes more.
 const STEPS: u64 = 200_000;
 const MOST_STEPS: u64 = 4_000_000;
 /// With a lease of less, verbs and sleeps may take as long as the lease.

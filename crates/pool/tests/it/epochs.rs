@@ -539,7 +539,8 @@ fn allocations_in_a_full_pool_wait_for_a_lease_together() {
         held.retire(blocks.pop().expect("some"), BYTES);
         session.pin(session.span(OpKind::Other))?.retire(blocks.pop().expect("some"), BYTES);
         let mut waited = Vec::new();
-        for _ in 0..3 {
+        for pause in [0, 0, 0, 2] {
+            endpoint.sleep(lease * pause).await;
             let began = endpoint.now();
             let full = session.alloc(&span, NODE, BYTES).await;
             assert!(matches!(full, Err(PoolError::Full { .. })), "{full:?}");
@@ -551,4 +552,6 @@ fn allocations_in_a_full_pool_wait_for_a_lease_together() {
     });
     let waited = waited.expect("it ends").expect("there is room once the pin is gone");
     assert!(waited[0] >= lease && waited[1] + waited[2] < lease / 4, "{waited:?}");
+    // Nobody has waited for a lease: then nobody has asked for the next epoch either.
+    assert!(waited[3] >= lease, "{waited:?}");
 }
