@@ -25,6 +25,7 @@
 //! | [`shard`], [`race`], [`sephash`], [`linear`], [`cuckoo`] | the kinds under test, and their faults |
 //! | [`test_runs`] | every kind by its name, alone and behind the local lock table |
 //! | [`world`], [`alone`] | fabrics and clients for tests that are no simulated cluster |
+//! | [`probed`] | tables for the model of read sizes |
 //! | [`suite`] | the model-based suite for every kind on every fabric |
 //! | `fault_detection` | planted faults, and the seeds that detect them (feature `marks`) |
 //! | `damage` | damaged memory, for fault detection |
@@ -47,6 +48,7 @@ pub mod fault_detection;
 pub mod index_under_test;
 mod lease_oracle;
 pub mod linear;
+pub mod probed;
 pub mod race;
 mod refilling;
 pub mod report;
