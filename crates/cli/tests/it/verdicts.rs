@@ -175,8 +175,9 @@ fn two_processes_record_one_history() {
 #[test]
 fn a_process_that_joins_waits_for_the_pool_and_its_index() {
     let dir = Dir::new();
-    for (round, late) in [0, 300, 1000].into_iter().enumerate() {
-        let (pool, a, b) = (dir.path(&format!("pool{round}")), dir.path("a"), dir.path("b"));
+    let round = &|late: u64| {
+        let (pool, a, b) =
+            (dir.path(&format!("pool{late}")), dir.path(&format!("a{late}")), dir.path(&format!("b{late}")));
         let process = |more: &str, file: &str, seed: &str| {
             let common = ["bench", "--fabric", "shm", "--path", text(&pool), "--keys", "100", "--ops", "20K"];
             start(&[&common[..], &["--warmup", "0", more, "--seed", seed, "--history", file]].concat())
@@ -190,7 +191,10 @@ fn a_process_that_joins_waits_for_the_pool_and_its_index() {
         }
         let together = run(&["check-history", text(&a), text(&b)]);
         assert_eq!(together.code, Some(0), "{}", together.text());
-    }
+    };
+    std::thread::scope(|scope| {
+        [0, 300, 1000].map(|late| scope.spawn(move || round(late))).map(|late| late.join().unwrap())
+    });
     let (began, none) = (Instant::now(), dir.path("none"));
     let ended =
         run(&["bench", "--fabric", "shm", "--path", text(&none), "--keys", "9", "--join", "--join-wait", "500ms"]);
