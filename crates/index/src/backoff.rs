@@ -12,25 +12,6 @@ const PAUSES_BEFORE_CHECK: u32 = 14;
 /// Pauses that take longer than any step of a live client should take.
 const LONG: u32 = 12;
 
-/// Measures for how long an operation has waited for others, from the first of its looks on. If more than a lease lies between
-/// two looks, this process was stopped itself, and others that wait for it or work in it had no time either: the
-/// measurement begins again.
-#[derive(Debug, Default)]
-pub(crate) struct Waited(Option<(Duration, Duration)>);
-
-impl Waited {
-    /// Looks at the clock once more; returns the time since the first look.
-    pub(crate) fn look(&mut self, session: &Session) -> Duration {
-        self.look_at(session.endpoint().now(), session.pool().lease())
-    }
-
-    fn look_at(&mut self, now: Duration, lease: Duration) -> Duration {
-        let lasts = self.0.filter(|(_, latest)| now.saturating_sub(*latest) <= lease);
-        let (since, _) = *self.0.insert((lasts.map_or(now, |(since, _)| since), now));
-        now.saturating_sub(since)
-    }
-}
-
 /// Exponential backoff of one operation: 500 ns at first, 1 ms at most. After 14 pauses it asks its caller to check
 /// whether the lock's holder has crashed, and again every sixteenth of a lease.
 #[derive(Debug, Default)]
@@ -91,19 +72,5 @@ impl Backoff {
     ) -> Result<(), IndexError> {
         let timeout = &mut self.checks.get_or_insert_default().timeout;
         check_timeout_of(pin.session(), pin.span(), timeout, (held, state), leases).await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Waited;
-    use std::time::Duration;
-
-    #[test]
-    fn the_time_in_which_the_process_was_stopped_does_not_count() {
-        let mut waited = Waited::default();
-        let mut look = |at| waited.look_at(Duration::from_millis(at), Duration::from_millis(5)).as_millis();
-        assert_eq!([100, 104, 109, 114].map(&mut look), [0, 4, 9, 14]);
-        assert_eq!([120, 121, 126].map(&mut look), [0, 1, 6]);
     }
 }

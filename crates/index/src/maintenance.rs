@@ -3,12 +3,11 @@
 
 use crate::IndexError;
 use crate::audit::leads_nowhere;
-use crate::backoff::Waited;
 use crate::block::{self, Block, Decoded, HEADER_LEN, Header, UNIT};
 use crate::visit::Entries;
 use farindex_fabric::ptr::BLOCK_ALIGN;
 use farindex_fabric::{Buf, FabricError, NodeId, OpKind, RemotePtr, Span};
-use farindex_pool::{Pool, PoolError, Session};
+use farindex_pool::{Pool, PoolError, Session, Waited};
 use std::time::Duration;
 
 /// Waits, for an operation that is not pinned any more, until this node has the memory that an allocation without

@@ -53,6 +53,7 @@ mod retire_list;
 pub mod session;
 mod sync;
 pub mod takeover;
+mod waited;
 
 pub use calibration::Calibration;
 pub use catalog::{IndexInfo, KindTag};
@@ -64,3 +65,4 @@ pub use lock::{HeldLock, LockAttempt, LostLock};
 pub use pool::{Pool, PoolOptions};
 pub use session::{Hold, Pin, Session};
 pub use takeover::{Claim, LockTimeout, Names, Taken};
+pub use waited::Waited;

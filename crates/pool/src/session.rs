@@ -15,7 +15,7 @@ use crate::client::Client;
 use crate::epoch::{OldestPin, Pins, tag};
 use crate::pool::zero;
 use crate::retire_list::Retired;
-use crate::{Pool, PoolError};
+use crate::{Pool, PoolError, Waited};
 use farindex_fabric::{Endpoint, FabricError, NodeId, OpKind, RemotePtr, Span, cold};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -49,9 +49,8 @@ pub struct Session {
     refills: turn::Turn,
     /// The pool had nothing for the last refill before a list was empty. The next one waits until a list is empty.
     ahead_in_vain: Cell<bool>,
-    /// The epoch in which an allocation in a full pool has waited last, since when allocations wait in it, and when the latest
-    /// one has looked.
-    waiting: Cell<Option<(u64, Duration, Duration)>>,
+    /// The epoch in which an allocation in a full pool has waited last, and for how long allocations have waited in it.
+    waiting: RefCell<(u64, Waited)>,
     retired: RefCell<VecDeque<Retired>>,
     /// Length of `retired` at which maintenance is due.
     tick_at: Cell<usize>,
@@ -75,7 +74,7 @@ impl Session {
             hints,
             refills: turn::Turn::default(),
             ahead_in_vain: Cell::new(false),
-            waiting: Cell::new(None),
+            waiting: RefCell::default(),
             retired: RefCell::default(),
             tick_at: Cell::new(TICK_EVERY),
             retired_bytes: Cell::new(0),
@@ -383,11 +382,11 @@ impl Session {
     /// For how long allocations have waited in this epoch. It begins again when none has looked for a lease: the epoch may have
     /// stood still because nobody asked for more.
     fn waits_in_epoch(&self) -> Duration {
-        let (epoch, now, lease) = (self.client.epoch(), self.endpoint.now(), self.pool().lease());
-        let lasts = |(of, _, latest): &(u64, Duration, Duration)| *of == epoch && now.saturating_sub(*latest) <= lease;
-        let since = self.waiting.get().filter(lasts).map_or(now, |(_, since, _)| since);
-        self.waiting.set(Some((epoch, since, now)));
-        now.saturating_sub(since)
+        let (epoch, mut waiting) = (self.client.epoch(), self.waiting.borrow_mut());
+        if waiting.0 != epoch {
+            *waiting = (epoch, Waited::default());
+        }
+        waiting.1.look(self)
     }
 }
 

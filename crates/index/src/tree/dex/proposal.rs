@@ -11,14 +11,13 @@
 use super::map::Map;
 use super::ownership::Ownership;
 use crate::IndexError;
-use crate::backoff::Waited;
 use crate::maintenance::first_word;
 use crate::marks::mark;
 use crate::recovery::{HeldLock, check_timeout_of};
 use crate::tree::faults::{Fault, planted};
 use crate::tree::node::magic;
 use farindex_fabric::{Endpoint, FabricError, OpKind, RemotePtr, Span};
-use farindex_pool::{Lock, LockTimeout, OnTick, Pin};
+use farindex_pool::{Lock, LockTimeout, OnTick, Pin, Waited};
 use std::future::Future;
 use std::pin::Pin as Pinned;
 use std::sync::Arc;

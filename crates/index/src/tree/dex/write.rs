@@ -16,7 +16,7 @@ use super::ownership::{Gate, Inside};
 use super::wire::{Ask, Outcome};
 use super::write_back::{InFlight, used_words};
 use crate::IndexError;
-use crate::backoff::{Backoff, Waited};
+use crate::backoff::Backoff;
 use crate::marks::mark;
 use crate::tree::change::{Change, Puts, is_time_to_merge};
 use crate::tree::descend::{Found, Separator};
@@ -29,7 +29,7 @@ use crate::tree::sherman::write::Planned;
 use crate::tree::skeleton::{Leaves, Retry, Step, Tree, Trouble, Unread};
 use crate::write::Wrote;
 use farindex_fabric::{RemotePtr, Span, cold};
-use farindex_pool::Pin;
+use farindex_pool::{Pin, Waited};
 
 /// READs of a leaf in the middle of a change, before the operation waits.
 const READS: u32 = 4;

@@ -10,7 +10,7 @@
 
 use super::Dex;
 use super::ownership::{Gate, Inside, Ownership};
-use crate::backoff::{Backoff, Waited};
+use crate::backoff::Backoff;
 use crate::marks::mark;
 use crate::traits::{Entry, KeyBounds};
 use crate::tree::change::{Change, Present, Puts};
@@ -22,6 +22,7 @@ use crate::tree::node::{Layout, Node, USED};
 use crate::tree::path_cache::{Dirty, Leaf, LeafCopy, LongFences};
 use crate::{IndexError, Value};
 use farindex_fabric::{Endpoint, OpKind, RemotePtr, Span, cold};
+use farindex_pool::Waited;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Bound;
