@@ -7,7 +7,7 @@
 use super::command_turn::Command;
 use super::map::{Map, is_later};
 use super::offload::Offloading;
-use super::proposal::{Proposal, RECORD_LEN, lock_words};
+use super::proposal::{NONE, Proposal, RECORD_LEN, lock_words};
 use super::write_back::{DirtyLeaves, WriteBack};
 use crate::spread::Spread;
 use crate::tree::faults::{Fault, planted};
@@ -47,8 +47,9 @@ pub(super) struct Ownership {
     closed: AtomicBool,
     /// Do heartbeats answer proposals?
     answers: AtomicBool,
-    /// The proposal that is being carried out, or 0.
-    pub(super) in_answer: AtomicU64,
+    /// The proposal that is being carried out, until its answer is at the record; or 0. A heartbeat that is dropped leaves it to the
+    /// next one.
+    in_answer: AtomicU64,
     /// When the last proposal was answered, in nanoseconds of the fabric's clock.
     pub(super) answered_at: AtomicU64,
     pub(super) lease: Duration,
@@ -165,7 +166,7 @@ impl Ownership {
             answering: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             answers: AtomicBool::new(false),
-            in_answer: AtomicU64::new(0),
+            in_answer: AtomicU64::new(NONE),
             answered_at: AtomicU64::new(0),
             lease: client.pool().lease(),
             keeps_until: AtomicU64::new(0),
@@ -341,8 +342,8 @@ impl Ownership {
         }
     }
     /// Counts a handle that was closed. With the last one nothing is owned any more, and the owner record is returned, with
-    /// whether another client knows of it; but an operation that was cancelled in the middle of a write keeps it, and while a
-    /// proposal is answered, that keeps it.
+    /// whether another client knows of it; but an operation that was cancelled in the middle of a write keeps it, and a proposal
+    /// that is being answered keeps it until the answer is there.
     pub(super) fn close_handle(&self) -> Option<(Record, bool)> {
         self.state().handles -= 1;
         self.take_unused()
@@ -359,17 +360,33 @@ impl Ownership {
     /// Takes the owner record if no handle is open, nothing is in progress, and far memory has all of every leaf.
     fn take_unused(&self) -> Option<(Record, bool)> {
         let mut state = self.state();
-        if state.handles > 0
-            || !self.dirty.is_empty()
-            || !self.none_active()
-            || self.answering.load(Ordering::SeqCst) > 0
-        {
+        if state.handles > 0 || !self.dirty.is_empty() || !self.none_active() || self.is_answering() {
             return None;
         }
         self.cache.retain_leaves(|_, _| false);
         let known = state.is_known(&self.known.load().map);
         self.note_record(None);
         state.record.take().map(|record| (record, known))
+    }
+    /// Notes that a proposal is being carried out. Until its answer is at the record, the record's lock is held: its proposer
+    /// takes a proposal at a free record for one that nobody will carry out (D12).
+    pub(super) fn begin_answer(&self, proposal: u64) {
+        self.in_answer.store(proposal, Ordering::SeqCst);
+    }
+    pub(super) fn end_answer(&self) {
+        self.in_answer.store(NONE, Ordering::SeqCst);
+    }
+    /// Has an earlier heartbeat begun to carry this proposal out, and left it?
+    pub(super) fn is_in_answer(&self, proposal: u64) -> bool {
+        self.in_answer.load(Ordering::SeqCst) == proposal
+    }
+    fn is_answering(&self) -> bool {
+        self.answering.load(Ordering::SeqCst) > 0 || self.in_answer.load(Ordering::SeqCst) != NONE
+    }
+    /// Is there nothing that heartbeats have to end after the last handle was closed? An operation that was cancelled in the middle
+    /// of a write they cannot end, nor what waits for it.
+    pub(super) fn is_ended(&self) -> bool {
+        self.dirty.is_empty() && !(self.is_answering() && self.none_active()) || !self.is_closed()
     }
     /// Gives up an owner record; waits for nothing. One that no other client knows of is freed.
     pub(super) fn give_up_record(&self, session: &Session, span: &Span, (record, known): (Record, bool)) {

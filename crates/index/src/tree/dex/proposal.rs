@@ -102,8 +102,13 @@ impl Ownership {
         if first_word(&anchor) != self.tag && !planted(Fault::DropUnseen) {
             // The index was dropped: the record has another use by now, or will have. Operations that wait learn of it, too.
             mark!("dex: heartbeat found the index dropped");
+            self.end_answer();
             self.open();
             return Ok(());
+        }
+        let tried = self.is_in_answer(proposal);
+        if !tried {
+            self.end_answer();
         }
         if proposal <= REFUSED {
             self.open();
@@ -122,22 +127,26 @@ impl Ownership {
         let &[tag, _, word] = anchor.words() else { return Ok(()) };
         if tag != self.tag && !planted(Fault::DropUnseen) {
             // As above. If the index is there now, the anchor and the record are there as long as the pin stands.
+            self.end_answer();
             self.open();
             return Ok(());
         }
-        let Some(next) = Map::read(span, self.tag, proposal).await? else { return Ok(()) };
+        let Some(next) = Map::read(span, self.tag, proposal).await? else {
+            // It is damaged.
+            self.end_answer();
+            return Ok(());
+        };
         let next = Arc::new(next);
         // An earlier heartbeat may have carried it out without learning of it.
         let done_before = word == proposal;
         if next.base != word && !done_before {
             mark!("dex: proposal follows another map");
-            let tried = self.in_answer.swap(NONE, Ordering::SeqCst) == proposal;
             self.open();
             return self.reply(span, record, proposal, if tried { UNKNOWN } else { REFUSED }).await;
         }
         // It may keep what it has, unless it is giving something away already. Then operations must be able to begin, to use what
         // it has got: an earlier heartbeat may have stopped them.
-        if !done_before && self.in_answer.load(Ordering::SeqCst) == NONE && self.keeps(endpoint, word, &next, record) {
+        if !done_before && !tried && self.keeps(endpoint, word, &next, record) {
             self.open();
             return Ok(());
         }
@@ -158,8 +167,9 @@ impl Ownership {
             self.flush_closed(endpoint, &gone).await?;
             self.forget_foreign(&next, record);
         }
-        self.in_answer.store(proposal, Ordering::SeqCst);
-        let given = done_before || span.cas(self.anchor.add(MAP), word, proposal).await? == word;
+        self.begin_answer(proposal);
+        // An earlier heartbeat that was dropped may have posted the same CAS, and it lands now.
+        let given = done_before || [word, proposal].contains(&span.cas(self.anchor.add(MAP), word, proposal).await?);
         if given {
             mark!("dex: partition was given away");
             self.learn(proposal, &next);
@@ -173,7 +183,6 @@ impl Ownership {
         } else {
             None
         };
-        self.in_answer.store(NONE, Ordering::SeqCst);
         self.open();
         match replied {
             Some(replied) => replied,
@@ -214,6 +223,7 @@ impl Ownership {
         answered();
         span.cas(record.add(PROPOSAL), proposal, answer).await?;
         answered();
+        self.end_answer();
         Ok(())
     }
 }
@@ -231,6 +241,6 @@ impl OnTick for Ownership {
         })
     }
     fn is_done(&self) -> bool {
-        self.dirty.is_empty() || !self.is_closed()
+        self.is_ended()
     }
 }

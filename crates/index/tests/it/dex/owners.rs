@@ -102,6 +102,35 @@ fn a_record_that_a_proposal_names_is_not_freed() {
     }
 }
 
+/// An owner carries a proposal out, and its heartbeat is given up before the answer is at its record. Then its last handle is
+/// closed. The proposer must not take the map for one that nobody will carry out (D12, docs/bugs/201).
+#[test]
+fn an_owner_answers_what_it_has_carried_out_before_it_leaves() {
+    for polls in 0..24 {
+        World::calm(polls, 4 << 20).run(async move |ctx| {
+            let pool = ctx.pool(&PoolOptions::default()).await;
+            let members = [ctx.join(&pool).await, ctx.join(&pool).await];
+            let [first, second] = &members;
+            let index = Dex::create(&first.session, "dex", &Config::default()).await.expect("an index");
+            assert_eq!(index.upsert(b"key", b"1").await, Ok(Upsert::Inserted));
+            let other = Dex::open(&second.session, "dex").await.expect("the index");
+            assert_eq!(polled(40, other.upsert(b"key", b"2")).await, None);
+            polled(polls, first.client.tick(&first.endpoint)).await;
+            drop(index);
+            assert_eq!(while_ticking(&members, other.upsert(b"key", b"2")).await, Ok(Upsert::Updated));
+            drop(other);
+            let [first, second] = members;
+            second.close_while_ticking(&[&first]).await;
+            let index = Dex::open(&first.session, "dex").await.expect("the index");
+            assert_eq!(index.get(b"key").await.expect("a lookup").as_deref(), Some(&b"2"[..]));
+            let mut audit = Audit::begin(&first.session, &first.span()).await.expect("an audit");
+            index.audit(&mut audit, true).await.expect("a walk");
+            let report = audit.settle(&first.session, &first.span()).await.expect("an audit");
+            assert_eq!((report.alone, report.problems), (true, Vec::<String>::new()), "after {polls} polls");
+        });
+    }
+}
+
 /// What comes of an operation that is polled so many times and then given up.
 async fn polled<T>(polls: u64, work: impl Future<Output = T>) -> Option<T> {
     let (mut work, mut left) = (pin!(work), polls);
