@@ -9,6 +9,8 @@ const FIRST_PAUSE: Duration = Duration::from_nanos(500);
 const LAST_PAUSE: Duration = Duration::from_millis(1);
 /// Pauses before the first check whether the lock's holder has crashed.
 const PAUSES_BEFORE_CHECK: u32 = 14;
+/// Pauses that take as long as a few round trips, all together.
+const SHORT: u32 = 4;
 /// Pauses that take longer than any step of a live client should take.
 const LONG: u32 = 12;
 
@@ -17,6 +19,8 @@ const LONG: u32 = 12;
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     pauses: u32,
+    /// Pauses since the last reason to look sooner: each is twice as long as the one before.
+    growing: u32,
     /// Rare, and too large to be moved with every operation.
     checks: Option<Box<Checks>>,
 }
@@ -33,11 +37,17 @@ impl Backoff {
         self.pauses > LONG
     }
 
+    /// The wait goes on, but not because of a holder that does nothing: pauses are to be short again.
+    pub(crate) fn look_sooner(&mut self) {
+        self.growing = self.growing.min(SHORT);
+    }
+
     /// Pauses once. Returns whether the caller should now check whether the lock's holder has crashed.
     pub(crate) async fn wait(&mut self, session: &Session) -> bool {
         let endpoint = session.endpoint();
-        let pause = FIRST_PAUSE.saturating_mul(1 << self.pauses.min(20)).min(LAST_PAUSE);
+        let pause = FIRST_PAUSE.saturating_mul(1 << self.growing.min(20)).min(LAST_PAUSE);
         self.pauses += 1;
+        self.growing += 1;
         endpoint.sleep(pause).await;
         let now = endpoint.now();
         let interval = (session.pool().lease() / 16).max(LAST_PAUSE);

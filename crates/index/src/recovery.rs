@@ -17,6 +17,7 @@ use crate::maintenance::read_word;
 use farindex_fabric::{Batch, Done, RemotePtr, Span};
 use farindex_pool::{Claim, Intent, IntentCell, Lock, LockTimeout, Names, Pin, Session, Taken, intent};
 use std::time::Duration;
+use xxhash_rust::xxh3::Xxh3;
 
 /// Pause between two looks at a lock that a claimed lock covers.
 const COVERED_PAUSE: Duration = Duration::from_micros(50);
@@ -30,16 +31,23 @@ pub(crate) struct HeldLock {
     pub(crate) holders: Names,
 }
 
+/// What an attempt to take a lock has found.
+pub(crate) struct Refused {
+    /// The lock word.
+    pub(crate) word: u64,
+    /// Stands for everything that was READ in the same batch, to compare two attempts.
+    pub(crate) seen: u64,
+}
+
 /// Takes a lock: declares `intent` in `cell`, CASes the lock word from `free` to `held`, and posts the READs that
-/// `reads` adds, all in one batch. If the CAS fails, clears the intent and returns the word that the CAS has found as
-/// `Err`.
+/// `reads` adds, all in one batch. If the CAS fails, clears the intent and returns what was found as `Err`.
 pub(crate) async fn acquire<'s, T>(
     span: &'s Span,
     cell: &IntentCell<'_>,
     intent: &Intent,
     (free, held): (u64, u64),
     reads: impl FnOnce(&mut Batch<'s>) -> T,
-) -> Result<Result<(Done, T), u64>, IndexError> {
+) -> Result<Result<(Done, T), Refused>, IndexError> {
     let mut batch = span.batch();
     cell.declare(&mut batch, intent);
     let taken = batch.cas(intent.lock.at, free, held);
@@ -49,9 +57,11 @@ pub(crate) async fn acquire<'s, T>(
     if old == free {
         return Ok(Ok((done, reads)));
     }
+    let mut seen = Xxh3::new();
+    done.bufs().for_each(|buf| seen.update(buf.bytes()));
     drop(done);
     clear_intent(span, cell).await?;
-    Ok(Err(old))
+    Ok(Err(Refused { word: old, seen: seen.digest() }))
 }
 
 /// Clears an intent, in a batch of its own.

@@ -148,7 +148,7 @@ mod faults {
                 aimed((8, 3)),
                 Planted::Leaf(leaf::Fault::NoHopComparison),
             )
-            .seen_at(1899),
+            .seen_at(255),
             case(
                 "CHIME: an entry's version has 4 bits",
                 "leaf::Fault::FourBitVersions",
@@ -156,7 +156,7 @@ mod faults {
                 aimed((8, 3)),
                 Planted::Leaf(leaf::Fault::FourBitVersions),
             )
-            .seen_at(738),
+            .seen_at(2481),
             case(
                 "CHIME: an insert looks for its key up to the first vacancy",
                 "leaf::Fault::FirstVacancy",
@@ -177,7 +177,8 @@ mod faults {
                 Setup::default(),
                 drawn(),
                 Planted::Tree(tree::Fault::ScanSkipsSplit),
-            ),
+            )
+            .seen_at(12),
             case(
                 "CHIME: a merge reads the right leaf while others change it",
                 "Fault::MergeWithoutFreeze",
@@ -191,7 +192,8 @@ mod faults {
                 merging(),
                 drawn(),
                 Planted::Tree(tree::Fault::NoRetire),
-            ),
+            )
+            .seen_at(12),
             case(
                 "CHIME: a leaf is retired while others point to it",
                 "Fault::RetireEarly",

@@ -128,7 +128,8 @@ mod faults {
                 "Fault::ScanSkipsSplit",
                 Setup::default(),
                 Fault::ScanSkipsSplit,
-            ),
+            )
+            .seen_at(15),
             case(
                 "Sherman: a merge reads the right node while others change it",
                 "Fault::MergeWithoutFreeze",
@@ -160,7 +161,7 @@ mod faults {
                     found
                 },
             )
-            .seen_at(183),
+            .seen_at(17),
             FaultCase::new(
                 "Sherman: a lock is handed over with the leaf as its holder has found it",
                 "Fault::HandOverOld",

@@ -438,6 +438,18 @@ impl Done {
             }
         }
     }
+    /// The buffers of READs that nobody has taken, in the order of the batch.
+    pub fn bufs(&self) -> impl Iterator<Item = &Buf> {
+        let (single, chain) = match &self.verbs {
+            Verbs::Read(_, buf) => (Some(buf), None),
+            Verbs::Chain(chain) => (None, Some(chain.iter())),
+        };
+        let of_chain = chain.into_iter().flatten().filter_map(|verb| match &verb.kind {
+            VerbKind::Read(buf) => Some(buf),
+            _ => None,
+        });
+        single.into_iter().chain(of_chain)
+    }
     /// The word before a CAS or FAA.
     #[inline]
     pub fn old(&mut self, ticket: Ticket) -> u64 {

@@ -16,7 +16,7 @@ use crate::block::{self, Decoded, HEADER_LEN, Header, UNIT};
 use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
 use crate::marks::mark;
-use crate::recovery::{HeldLock, acquire, claim_and_recover, release_on_error};
+use crate::recovery::{HeldLock, Refused, acquire, claim_and_recover, release_on_error};
 use farindex_fabric::{Batch, Buf, RemotePtr, Span};
 use farindex_pool::{Intent, IntentCell, Pin, PoolError};
 use std::future::Future;
@@ -87,7 +87,7 @@ pub(crate) trait RegionMigrator {
                 drop(done);
                 self.move_locked(from, to, region, &cell, seen).await.map(|()| Region::Done)
             }
-            Err(DONE) => Ok(Region::Done),
+            Err(Refused { word: DONE, .. }) => Ok(Region::Done),
             Err(_) => Ok(Region::Busy),
         }
     }

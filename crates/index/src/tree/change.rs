@@ -234,7 +234,7 @@ pub(super) trait Writes: Puts {
             } else {
                 drop(pin);
             }
-            if !matches!(&round, Ok(Err(Trouble::Held(_)))) {
+            if !matches!(&round, Ok(Err(Trouble::Held { .. }))) {
                 // While another compute node has the lock, one operation of this one looks for it.
                 place.end_turn();
             }

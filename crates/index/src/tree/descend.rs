@@ -211,7 +211,7 @@ impl Tree {
                 Ok(node) => node,
                 Err(Unread::Dead) => {
                     // Its left sibling is about to take its range over, or to give it away.
-                    return Ok(Err(left.map_or_else(|| self.gone(found), Trouble::Held)));
+                    return Ok(Err(left.map_or_else(|| self.gone(found), |at| Trouble::Held { at, seen: 0 })));
                 }
                 Err(why) if why == Unread::Changing || left.is_some() || !found.cached => {
                     return Ok(Err(Trouble::Unsound(at)));

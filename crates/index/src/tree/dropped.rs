@@ -14,7 +14,7 @@ use super::skeleton::{CHANGE, Leaves, Tree, Trouble, Unread};
 use crate::IndexError;
 use crate::maintenance::{first_word, read_word};
 use crate::marks::mark;
-use crate::recovery::acquire;
+use crate::recovery::{Refused, acquire};
 use farindex_fabric::{Batch, Buf, Done, RemotePtr, Span, Ticket, cold};
 use farindex_pool::{Intent, IntentCell, Pin};
 
@@ -123,9 +123,9 @@ impl Tree {
                     Err(error)
                 }
             },
-            Err(word) if word == free | 1 => {
+            Err(Refused { word, seen }) if word == free | 1 => {
                 mark!("tree: lock is held");
-                Ok(Err(Trouble::Held(at)))
+                Ok(Err(Trouble::Held { at, seen }))
             }
             Err(_) => Ok(Err(Trouble::Stale(None))),
         }

@@ -63,7 +63,7 @@ impl Tree {
         let taken = acquire(span, &cell, &intent, (free, free | 1), |batch| batch.read(at, HEAD_LEN)).await?;
         let node = match taken {
             Ok((mut done, read)) => Head { at, buf: done.buf(read) },
-            Err(word) => return Ok(word == free | 1),
+            Err(refused) => return Ok(refused.word == free | 1),
         };
         mark!("tree: node was read under its lock");
         let level = node.level();

@@ -454,7 +454,7 @@ impl Tree {
         let mut left = found.at;
         while let Some((sibling, high)) = self.right_of(leaves, span, left, level).await? {
             if sibling == at {
-                return Ok(Err(Trouble::Held(left)));
+                return Ok(Err(Trouble::Held { at: left, seen: 0 }));
             }
             if self.compare(span, high, low, None).await?.is_ge() || sibling.is_null() {
                 return Ok(Ok(()));

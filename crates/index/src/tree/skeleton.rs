@@ -153,8 +153,8 @@ pub(super) enum Trouble {
     Dead { at: RemotePtr, level: u8, low: Vec<u8> },
     /// The node is in no state between two changes.
     Unsound(RemotePtr),
-    /// Another client holds the lock.
-    Held(RemotePtr),
+    /// Another client holds the lock. `seen` stands for what was READ of the node meanwhile; 0 for nothing.
+    Held { at: RemotePtr, seen: u64 },
     /// The tree has no such level any more.
     NoLevel,
 }
@@ -173,6 +173,8 @@ pub(super) struct Retry {
     stale: u32,
     unsound: u32,
     looks: u32,
+    /// What was READ last of a node whose lock is held.
+    seen: u64,
     /// A separator could not be added: the operation adds no more.
     pub(super) leaves_separators: bool,
 }
@@ -559,12 +561,18 @@ impl Tree {
                 match cold(self.remove_dead(leaves, (at, level, &low), &retry.detours)).await? {
                     Ok(true) => retry.detours.remove(level),
                     // Its left neighbour is being merged with it.
-                    Err(Trouble::Held(left)) => cold(self.wait_for(leaves, retry, left, false)).await?,
+                    Err(Trouble::Held { at: left, .. }) => cold(self.wait_for(leaves, retry, left, false)).await?,
                     Ok(false) | Err(_) => drop(retry.backoff.wait(&self.session).await),
                 }
             }
             Trouble::NoLevel => retry.fresh = true,
-            Trouble::Held(at) => self.wait_for(leaves, retry, at, false).await?,
+            Trouble::Held { at, seen } => {
+                if seen != 0 && std::mem::replace(&mut retry.seen, seen) != seen {
+                    // Its holders come and go. One that looks rarely would wait for long (bug 200).
+                    retry.backoff.look_sooner();
+                }
+                self.wait_for(leaves, retry, at, false).await?;
+            }
             Trouble::Unsound(at) => {
                 // Writers of a hot leaf are no reason to distrust the way there, at first.
                 retry.unsound += 1;

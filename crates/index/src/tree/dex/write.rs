@@ -203,7 +203,7 @@ impl Dex {
                 return Ok(Err(if at == found.at { tree.gone(&found) } else { found.stale() }));
             }
             if leaf.is_locked() && !planted(Fault::OverHeldLock) {
-                return Ok(Err(Trouble::Held(at)));
+                return Ok(Err(Trouble::Held { at, seen: 0 }));
             }
             let range = found.range().filter(|_| at == found.at);
             let low = range.as_ref().map(|(low, _)| (low.as_slice(), low.as_slice().cmp(key)));

@@ -210,7 +210,8 @@ fn contend<T: Tree, const NODES: usize>(cluster: Cluster, coroutines: u64, each:
             began.set(session.endpoint().now());
             let writers = (0..coroutines).map(async |i| {
                 while ended.get().is_none() {
-                    assert_eq!(index.update(&key(i), VALUE).await, Ok(Update::Updated));
+                    let value = done[number].get().to_le_bytes();
+                    assert_eq!(index.update(&key(i), &value).await, Ok(Update::Updated));
                     done[number].set(done[number].get() + 1);
                     if done[number].get() == each && ended.get().is_none() {
                         ended.set(Some((done.each_ref().map(Cell::get), session.endpoint().now())));
@@ -227,21 +228,18 @@ fn contend<T: Tree, const NODES: usize>(cluster: Cluster, coroutines: u64, each:
     (counts, at - began.get())
 }
 
-/// Two compute nodes write to one leaf, each with six coroutines, until one has done 400 writes. In three quarters of the
-/// seeds the other one has done a third of that at least, and two thirds on average. (Not in all: docs/bugs/200. Were a lock handed
-/// over without limit, it would have done none.)
+/// Two compute nodes write to one leaf, each with six coroutines, until one has done 400 writes. The other one has done half of
+/// that at least, in each seed (docs/bugs/200).
 pub(crate) fn no_compute_node_keeps_a_leaf_for_itself<T: Tree>() {
-    const SEEDS: u64 = 32;
+    const SEEDS: u64 = 64;
     let fewer = |seed| {
         let (counts, _) = contend::<T, 2>(cluster::<T>(seed, true), 6, 400);
         println!("seed {seed}: {counts:?} writes");
+        assert!(counts.iter().all(|count| *count >= 200), "seed {seed}: {counts:?} writes");
         counts.into_iter().min().unwrap_or_default()
     };
     let all: Vec<u64> = (0..SEEDS).map(fewer).collect();
-    let few = all.iter().filter(|count| **count < 400 / 3).count();
-    let mean = all.iter().sum::<u64>() / SEEDS;
-    assert!(few as u64 <= SEEDS / 4 && mean >= 400 * 2 / 3, "{mean} on average, few in {few} of {SEEDS} seeds");
-    println!("{mean} on average, few in {few} seeds");
+    println!("{} on average, {:?} at least", all.iter().sum::<u64>() / SEEDS, all.iter().min());
 }
 
 /// On a cluster with the figures of CHIME's paper, two and more writers of each compute node do a fifth more at least on one
