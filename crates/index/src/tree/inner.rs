@@ -213,3 +213,61 @@ fn long_keys(node: &Node) -> Vec<(RemotePtr, u64)> {
     let fences = [node.low(), node.high()].into_iter().chain(node.used().map(|slot| node.separator(slot)));
     fences.filter_map(Fence::block).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block;
+    use crate::keyhash::KeyHash;
+    use crate::tree::node::{DEAD, Layout};
+    use farindex_fabric::{Endpoint, Executor, Fabric, MemoryFabric, NodeId, OpKind};
+
+    const TAG: u64 = 77;
+    const LOW: &[u8] = b"a low key of more than eight bytes";
+    const OTHER: &[u8] = b"another key that does not fit either";
+
+    fn at(offset: u64) -> RemotePtr {
+        RemotePtr::new(NodeId::new(0), offset)
+    }
+
+    /// A node of level 1 with two children, whose low keys lie in these blocks.
+    fn node(endpoint: &Endpoint, blocks: [RemotePtr; 2]) -> Node {
+        let (layout, [low, other]) = (Layout::new(4), [Fence::new(LOW, blocks[0]), Fence::new(OTHER, blocks[1])]);
+        let mut node = Node::new(at(4096), layout, endpoint.buf(layout.len()), (TAG, 1), low);
+        for (slot, separator) in [low.separator(at(8192), 0), other.separator(at(8704), 0)].into_iter().enumerate() {
+            node.fill(slot, (separator.word, separator.tag));
+            node.set_used(slot, true);
+        }
+        node
+    }
+
+    /// The left neighbour has the separators of a dead node, and may free the blocks of their keys (docs/bugs/186).
+    #[test]
+    fn dead_node_without_its_separators_keeps_its_low_key() {
+        let fabric = MemoryFabric::new(1, 1 << 14).expect("memory");
+        let endpoint = fabric.connect(&fabric.new_identity()).expect("a connection");
+        let (blocks, span) = ([at(1024), at(2048)], endpoint.span(OpKind::Other));
+        let read = |node: &Node| {
+            Executor::new().block_on(&endpoint, Inner::of(&span, node)).expect("READs").map(|inner| {
+                assert_eq!((inner.level, inner.at), (1, at(4096)));
+                (inner.low.to_vec(), inner.len(), inner.dead)
+            })
+        };
+        let (alive, mut dead) = (node(&endpoint, blocks), node(&endpoint, blocks));
+        dead.set(0, DEAD);
+        Executor::new().block_on(&endpoint, async {
+            for (ptr, key) in blocks.into_iter().zip([LOW, OTHER]) {
+                span.write(ptr, block::encode(&endpoint, KeyHash::unseeded(key), key, &[])).await.expect("written");
+            }
+        });
+        assert_eq!([&alive, &dead].map(read), [Some((LOW.to_vec(), 2, false)), Some((LOW.to_vec(), 2, true))]);
+        Executor::new().block_on(&endpoint, async {
+            span.write(blocks[1], endpoint.buf_from_words(&[0; 8])).await.expect("written");
+        });
+        assert_eq!([&alive, &dead].map(read), [None, Some((LOW.to_vec(), 0, true))]);
+        Executor::new().block_on(&endpoint, async {
+            span.write(blocks[0], endpoint.buf_from_words(&[0; 8])).await.expect("written");
+        });
+        assert_eq!([&alive, &dead].map(read), [None, None]);
+    }
+}
