@@ -179,13 +179,17 @@ impl<'a> Op<'a> {
                     };
                     match block::compare(buf, self.places.hash, self.key) {
                         Compared::Own(block) => {
+                            self.found_split(parent.is_some());
                             let first = Some(first);
                             return Ok(LookupResult::Hit(Hit { slot: at, word, ptr: entry.ptr, block, first }));
                         }
                         Compared::Other => self.rejected.push(word & !META),
                         Compared::Open(buf) => {
                             match cold(self.verify_open(Candidate { slot: at, word }, entry.ptr, buf)).await? {
-                                Verified::Hit(hit) => return Ok(LookupResult::Hit(Hit { first: Some(first), ..hit })),
+                                Verified::Hit(hit) => {
+                                    self.found_split(parent.is_some());
+                                    return Ok(LookupResult::Hit(Hit { first: Some(first), ..hit }));
+                                }
                                 Verified::None => {}
                                 Verified::Again => continue,
                             }
@@ -194,7 +198,10 @@ impl<'a> Op<'a> {
                 }
             } else if slots != 0 {
                 match cold(self.verify(Self::candidates_of(&first, slots))).await? {
-                    Verified::Hit(hit) => return Ok(LookupResult::Hit(Hit { first: Some(first), ..hit })),
+                    Verified::Hit(hit) => {
+                        self.found_split(parent.is_some());
+                        return Ok(LookupResult::Hit(Hit { first: Some(first), ..hit }));
+                    }
                     Verified::None => {}
                     Verified::Again => continue,
                 }
@@ -215,6 +222,14 @@ impl<'a> Op<'a> {
             if let Some(looked) = cold(self.conclude(geometry, bucket, first, parent)).await? {
                 return Ok(looked);
             }
+        }
+    }
+
+    /// An entry of a bucket's present version was found in it. If it is a young bucket whose parent was READ as well, that was
+    /// not needed.
+    fn found_split(&self, read_parent: bool) {
+        if read_parent && self.overdue.is_none() {
+            self.table.saw_young(true);
         }
     }
 

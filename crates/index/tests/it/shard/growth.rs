@@ -37,6 +37,31 @@ fn nothing_is_lost_from_the_smallest_table_on() {
     });
 }
 
+/// A lookup that finds its key in a young bucket has found that bucket split, and after 64 of these in a row parents are READ no
+/// more.
+#[test]
+fn lookups_that_find_their_keys_stop_reading_parents() {
+    const KEYS: u64 = 5_000;
+    with_index(64 << 20, shard::Config { initial_bits: 0, ..Default::default() }, async |shard: &Shard| {
+        for i in 0..KEYS {
+            assert_eq!(shard.insert(&i.to_le_bytes(), b"").await, Ok(Insert::Inserted));
+        }
+        let read_all = async || {
+            let before = shard.session().endpoint().meter();
+            for i in 0..KEYS {
+                assert!(shard.get(&i.to_le_bytes()).await.is_ok_and(|value| value.is_some()));
+            }
+            (shard.session().endpoint().meter() - before).of(OpKind::Get).total.reads
+        };
+        // Buckets that have yet to be split are split by these.
+        read_all().await;
+        let reads = read_all().await;
+        // The bucket and the block of each key; more where fingerprints are equal, or a key lies in level 2. (A parent for each
+        // bucket that may be young would be 2,500 more.)
+        assert!((KEYS * 2..KEYS * 9 / 4).contains(&reads), "{reads} READs");
+    });
+}
+
 /// A READ that is torn by two renewals of the sids would miss an entry that is there, so the second one is not
 /// published while an operation may be in progress that does not know the first.
 #[test]
