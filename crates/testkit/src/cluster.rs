@@ -2,16 +2,18 @@
 
 use crate::budget::{Budget, Costs};
 use crate::cancelling::Given;
+use crate::commanding::Commanding;
 use crate::dropping::Dropping;
 use crate::ending::recover_and_audit;
 use crate::index_under_test::{IndexUnderTest, NAMES};
 use crate::stalling::Stalling;
 use crate::swarm::Features;
+use crate::verdict;
 use crate::waits::{Queues, Waits};
-use crate::worker::{LAST, Shared, Which, Worker, is_eviction};
+use crate::worker::{Shared, Which, Worker, is_eviction};
 use crate::workload::{Op, Workload};
 use crate::{SeedReport, Setup, Stuck, lease_oracle};
-use farindex_check::{History, Limits, Loss, Recorder, Stamps, Verdict, check_with_losses};
+use farindex_check::{Recorder, Stamps};
 use farindex_fabric::{Endpoint, Fabric};
 use farindex_index::{AnyIndex, IndexConfig, IndexError, KINDS};
 use farindex_pool::{Client, Pool, PoolOptions, Session};
@@ -32,10 +34,6 @@ const PAIR: u64 = 7000;
 const HOLDING: u64 = 8000;
 /// The client that is held up, where one is.
 const HOLDER: u64 = 2;
-/// Configurations that the search of a key may enter, and those of a second search where the first one decides nothing: some
-/// histories have a key that takes more.
-const STEPS: u64 = 200_000;
-const MOST_STEPS: u64 = 4_000_000;
 /// With a lease of less, verbs and sleeps may take as long as the lease.
 const SHORT_LEASE: Duration = Duration::from_millis(1000);
 
@@ -371,6 +369,7 @@ fn try_seed(
         dropping: setup.dropping,
         dropping_among_others: setup.dropping && index_under_test.is_dropped_among_others(),
         drops: Default::default(),
+        commanding: Commanding::new(if index_under_test.is_divided() { setup.commanding } else { 0 }),
         gave_up: RefCell::default(),
         cancelled: Cell::new(0),
         recoveries: Cell::new(0),
@@ -399,6 +398,8 @@ fn try_seed(
     report.marks.insert("operations: walks that a crashed client's lock has blocked".to_owned(), shared.blocked.get());
     report.marks.insert("operations: given up".to_owned(), shared.cancelled.get());
     report.marks.insert("operations: recoveries".to_owned(), shared.recoveries.get());
+    report.marks.insert("operations: lists of partitions".to_owned(), shared.commanding.lists());
+    report.marks.insert("operations: ranges that a list must call own".to_owned(), shared.commanding.judged());
     let dropped = shared.indexes().filter(|which| shared.drop_of(*which) == Dropping::Done).count();
     report.marks.insert("indexes: dropped".to_owned(), dropped as u64);
     report.marks.insert("clients: stalled".to_owned(), shared.stalling.begun());
@@ -415,7 +416,7 @@ fn try_seed(
     // Coroutines that still wait hold their logs.
     drop(sim);
     for which in shared.indexes() {
-        judge(&shared, which, index_under_test.may_lose(), report);
+        verdict::judge(&shared, which, index_under_test.may_lose(), report);
     }
     outcome
 }
@@ -566,41 +567,4 @@ fn drive(
     report.marks.insert("audit: resizes".to_owned(), index.resizes);
     report.audit = index;
     Ok(())
-}
-
-/// What each client that has not closed may have lost: what it has acknowledged within the loss window. A client that misses
-/// heartbeats acknowledges nothing after a lease.
-fn losses(shared: &Shared, history: &History, window: Duration) -> Vec<Loss> {
-    let window = (window + shared.lease * 2).as_nanos() as u64;
-    let closed = shared.closed.borrow();
-    let clients = history.clients().into_keys().filter(|client| (1..LAST).contains(client) && !closed.contains(client));
-    clients.map(|client| Loss { client, window }).collect()
-}
-
-/// The verdict of an index's history.
-fn judge(shared: &Shared, which: Which, may_lose: Option<Duration>, report: &mut SeedReport) {
-    let history = match shared.recorder(which).finish() {
-        Ok(history) => history,
-        Err(error) => return report.failures.push(format!("no history: {error}")),
-    };
-    report.operations += history.operations().len() as u64;
-    let losses = may_lose.map_or_else(Vec::new, |window| losses(shared, &history, window));
-    let check = |steps_per_key| check_with_losses(&history, &Limits { steps_per_key, ..Limits::default() }, &losses);
-    let mut verdict = check(STEPS);
-    if verdict.verdict == Verdict::Unknown {
-        verdict = check(MOST_STEPS);
-    }
-    match verdict.verdict {
-        Verdict::Ok => {}
-        Verdict::Unknown => report.unknown += 1,
-        Verdict::Violation => {
-            // The history that is shown is the one that breaks a promise.
-            if !report.violation {
-                report.history = None;
-            }
-            report.violation = true;
-            report.failures.push(verdict.to_string());
-        }
-    }
-    report.history.get_or_insert(history);
 }

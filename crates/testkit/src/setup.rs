@@ -89,6 +89,9 @@ pub struct Setup {
     pub refilling: bool,
     /// Indexes are dropped: see `dropping`.
     pub dropping: bool,
+    /// Odds of a command before an operation, where keys are divided among compute nodes, and the answer is judged: see
+    /// `commanding`.
+    pub commanding: u32,
     /// Each seed draws [features](crate::swarm::Feature) in addition.
     pub swarm: bool,
     /// Seeds draw from so many features, the first ones of all.
@@ -180,6 +183,7 @@ impl Default for Setup {
             pair: false,
             refilling: false,
             dropping: false,
+            commanding: 0,
             swarm: false,
             features: Feature::ALL.len(),
             max_steps: 3_000_000,
