@@ -1,5 +1,6 @@
 //! One run: clients on a simulated cluster, and the report.
 
+use crate::auditing::{Auditing, Auditor, come_and_go};
 use crate::budget::{Budget, Costs};
 use crate::cancelling::Given;
 use crate::commanding::Commanding;
@@ -32,6 +33,7 @@ const TWINS: u64 = 5000;
 const REFILLING: u64 = 6000;
 const PAIR: u64 = 7000;
 const HOLDING: u64 = 8000;
+const AUDITING: u64 = 10_000;
 /// The client that is held up, where one is.
 const HOLDER: u64 = 2;
 /// With a lease of less, verbs and sleeps may take as long as the lease.
@@ -120,6 +122,8 @@ struct Node {
     pool: Pool,
     me: farindex_sim::Client,
     number: u64,
+    /// Its place in the list of those whom audits of the pool may meet.
+    member: usize,
     rng: SimRng,
     setup: Setup,
 }
@@ -131,6 +135,7 @@ impl Node {
         {
             self.shared.fail(format!("client {}: {error}", self.number));
         }
+        self.shared.auditing.leaves(self.member);
     }
 
     async fn try_run(&mut self, spawn: impl Fn(Worker, u64, u32, Rc<Cell<u64>>)) -> Result<(), IndexError> {
@@ -145,6 +150,7 @@ impl Node {
             endpoint.sleep(Duration::from_nanos(pause)).await;
         }
         let client = Client::register(&self.pool, self.me.identity(), &endpoint).await?;
+        self.shared.auditing.has_registered(self.member);
         let working = Rc::new(Cell::new(0));
         let coroutines = self.rng.within(self.setup.coroutines.0, self.setup.coroutines.1);
         let one_session = self.rng.chance(ODDS * 2 / 3);
@@ -202,6 +208,7 @@ impl Node {
             self.me.crash(CrashOutcome::Landed);
             endpoint.sleep(Duration::from_nanos(1)).await;
         }
+        self.shared.auditing.leaves(self.member);
         client.close(&endpoint).await?;
         self.shared.closed.borrow_mut().insert(self.number);
         Ok(())
@@ -370,6 +377,7 @@ fn try_seed(
         dropping_among_others: setup.dropping && index_under_test.is_dropped_among_others(),
         drops: Default::default(),
         commanding: Commanding::new(if index_under_test.is_divided() { setup.commanding } else { 0 }),
+        auditing: Auditing::default(),
         gave_up: RefCell::default(),
         cancelled: Cell::new(0),
         recoveries: Cell::new(0),
@@ -400,6 +408,9 @@ fn try_seed(
     report.marks.insert("operations: recoveries".to_owned(), shared.recoveries.get());
     report.marks.insert("operations: lists of partitions".to_owned(), shared.commanding.lists());
     report.marks.insert("operations: ranges that a list must call own".to_owned(), shared.commanding.judged());
+    let (audits, alone) = shared.auditing.counts();
+    report.marks.insert("pool: audits while clients come and go".to_owned(), audits);
+    report.marks.insert("pool: such audits that were alone".to_owned(), alone);
     let dropped = shared.indexes().filter(|which| shared.drop_of(*which) == Dropping::Done).count();
     report.marks.insert("indexes: dropped".to_owned(), dropped as u64);
     report.marks.insert("clients: stalled".to_owned(), shared.stalling.begun());
@@ -520,6 +531,7 @@ fn drive(
             pool: pool.clone(),
             me: me.clone(),
             number,
+            member: shared.auditing.expect(&me),
             rng: SimRng::new(rng.word(), WORKERS),
             setup: setup.clone(),
         };
@@ -545,6 +557,15 @@ fn drive(
                 });
             }),
         );
+    }
+    // They come last, so that the others draw what they draw without them.
+    if setup.auditing && !setup.vanishes() {
+        let mut rng = SimRng::new(report.seed, AUDITING);
+        let (me, visitor) = (sim.client(), sim.client());
+        let visits = come_and_go(Rc::clone(shared), pool.clone(), visitor.clone(), SimRng::new(rng.word(), AUDITING));
+        let auditor = Auditor { shared: Rc::clone(shared), pool: pool.clone(), me: me.clone(), rng };
+        sim.spawn(&me, auditor.run());
+        sim.spawn(&visitor, visits);
     }
     let outcome = sim.run();
     if !outcome.is_done() {

@@ -16,6 +16,7 @@
 //! | `walker` | walks over the whole index among the operations, and recoveries of it |
 //! | `cancelling` | operations that are given up before they have completed |
 //! | `commanding` | commands that move partitions, and a judge of the lists of partitions |
+//! | `auditing` | audits of the pool while clients come and go |
 //! | `ending` | what is recovered, read and audited when all clients have left |
 //! | `refilling` | judges whether memory that is free can be used |
 //! | `verdict` | asks the checker about a history |
@@ -33,6 +34,7 @@
 //! | `damage` | damaged memory, for fault detection |
 
 pub mod alone;
+mod auditing;
 #[cfg(feature = "test-kinds")]
 pub mod blink;
 pub mod budget;

@@ -92,6 +92,8 @@ pub struct Setup {
     /// Odds of a command before an operation, where keys are divided among compute nodes, and the answer is judged: see
     /// `commanding`.
     pub commanding: u32,
+    /// A client audits the whole pool again and again while others come and go: see `auditing`.
+    pub auditing: bool,
     /// Each seed draws [features](crate::swarm::Feature) in addition.
     pub swarm: bool,
     /// Seeds draw from so many features, the first ones of all.
@@ -184,6 +186,7 @@ impl Default for Setup {
             refilling: false,
             dropping: false,
             commanding: 0,
+            auditing: false,
             swarm: false,
             features: Feature::ALL.len(),
             max_steps: 3_000_000,

@@ -59,11 +59,13 @@ pub enum Feature {
     Dropping,
     /// Where keys are divided among compute nodes: they take ranges, give ranges back, and list who owns what.
     Commanding,
+    /// A client audits the whole pool again and again while others come and go.
+    Auditing,
 }
 
 impl Feature {
     /// Every feature, in the order in which they are drawn.
-    pub const ALL: [Feature; 24] = [
+    pub const ALL: [Feature; 25] = [
         Feature::Stalls,
         Feature::Twins,
         Feature::Many,
@@ -88,6 +90,7 @@ impl Feature {
         Feature::Cancelling,
         Feature::Dropping,
         Feature::Commanding,
+        Feature::Auditing,
     ];
 
     /// Switches it on.
@@ -126,6 +129,7 @@ impl Feature {
             Feature::Pair => setup.pair = true,
             Feature::Refilling => setup.refilling = true,
             Feature::Dropping => setup.dropping = true,
+            Feature::Auditing => setup.auditing = true,
             Feature::Commanding => setup.commanding = ODDS / 12,
             Feature::Cancelling => {
                 setup.cancelling = ODDS / 12;

@@ -1,5 +1,6 @@
 //! The operations of one coroutine: drawn, carried out, recorded.
 
+use crate::auditing::Auditing;
 use crate::budget::Costs;
 use crate::cancelling::Given;
 use crate::commanding::{Commanding, Effect};
@@ -107,6 +108,8 @@ pub(crate) struct Shared {
     pub(crate) drops: [Cell<Dropping>; 2],
     /// Who may own what.
     pub(crate) commanding: Commanding,
+    /// Who is registered.
+    pub(crate) auditing: Auditing,
     /// Clients that have given a write up, and when.
     pub(crate) gave_up: RefCell<BTreeMap<u64, Duration>>,
     /// Operations that were to be given up.
