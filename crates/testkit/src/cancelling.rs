@@ -70,6 +70,7 @@ impl Worker {
             };
         }
         self.shared.cancelled.set(self.shared.cancelled.get() + 1);
+        self.shared.commanding.leave_open(self.which, self.client());
         self.rng.below(8)
     }
 

@@ -1,17 +1,20 @@
 //! One run: clients on a simulated cluster, and the report.
 
+use crate::auditing::{Auditing, Auditor, come_and_go};
 use crate::budget::{Budget, Costs};
 use crate::cancelling::Given;
+use crate::commanding::Commanding;
 use crate::dropping::Dropping;
 use crate::ending::recover_and_audit;
 use crate::index_under_test::{IndexUnderTest, NAMES};
 use crate::stalling::Stalling;
 use crate::swarm::Features;
+use crate::verdict;
 use crate::waits::{Queues, Waits};
-use crate::worker::{LAST, Shared, Which, Worker, is_eviction};
+use crate::worker::{Shared, Which, Worker, is_eviction};
 use crate::workload::{Op, Workload};
 use crate::{SeedReport, Setup, Stuck, lease_oracle};
-use farindex_check::{History, Limits, Loss, Recorder, Stamps, Verdict, check_with_losses};
+use farindex_check::{Recorder, Stamps};
 use farindex_fabric::{Endpoint, Fabric};
 use farindex_index::{AnyIndex, IndexConfig, IndexError, KINDS};
 use farindex_pool::{Client, Pool, PoolOptions, Session};
@@ -30,12 +33,9 @@ const TWINS: u64 = 5000;
 const REFILLING: u64 = 6000;
 const PAIR: u64 = 7000;
 const HOLDING: u64 = 8000;
+const AUDITING: u64 = 10_000;
 /// The client that is held up, where one is.
 const HOLDER: u64 = 2;
-/// Configurations that the search of a key may enter, and those of a second search where the first one decides nothing: some
-/// histories have a key that takes more.
-const STEPS: u64 = 200_000;
-const MOST_STEPS: u64 = 4_000_000;
 /// With a lease of less, verbs and sleeps may take as long as the lease.
 const SHORT_LEASE: Duration = Duration::from_millis(1000);
 
@@ -122,6 +122,8 @@ struct Node {
     pool: Pool,
     me: farindex_sim::Client,
     number: u64,
+    /// Its place in the list of those whom audits of the pool may meet.
+    member: usize,
     rng: SimRng,
     setup: Setup,
 }
@@ -133,6 +135,7 @@ impl Node {
         {
             self.shared.fail(format!("client {}: {error}", self.number));
         }
+        self.shared.auditing.leaves(self.member);
     }
 
     async fn try_run(&mut self, spawn: impl Fn(Worker, u64, u32, Rc<Cell<u64>>)) -> Result<(), IndexError> {
@@ -147,6 +150,7 @@ impl Node {
             endpoint.sleep(Duration::from_nanos(pause)).await;
         }
         let client = Client::register(&self.pool, self.me.identity(), &endpoint).await?;
+        self.shared.auditing.has_registered(self.member);
         let working = Rc::new(Cell::new(0));
         let coroutines = self.rng.within(self.setup.coroutines.0, self.setup.coroutines.1);
         let one_session = self.rng.chance(ODDS * 2 / 3);
@@ -204,6 +208,7 @@ impl Node {
             self.me.crash(CrashOutcome::Landed);
             endpoint.sleep(Duration::from_nanos(1)).await;
         }
+        self.shared.auditing.leaves(self.member);
         client.close(&endpoint).await?;
         self.shared.closed.borrow_mut().insert(self.number);
         Ok(())
@@ -371,6 +376,8 @@ fn try_seed(
         dropping: setup.dropping,
         dropping_among_others: setup.dropping && index_under_test.is_dropped_among_others(),
         drops: Default::default(),
+        commanding: Commanding::new(if index_under_test.is_divided() { setup.commanding } else { 0 }),
+        auditing: Auditing::default(),
         gave_up: RefCell::default(),
         cancelled: Cell::new(0),
         recoveries: Cell::new(0),
@@ -399,6 +406,11 @@ fn try_seed(
     report.marks.insert("operations: walks that a crashed client's lock has blocked".to_owned(), shared.blocked.get());
     report.marks.insert("operations: given up".to_owned(), shared.cancelled.get());
     report.marks.insert("operations: recoveries".to_owned(), shared.recoveries.get());
+    report.marks.insert("operations: lists of partitions".to_owned(), shared.commanding.lists());
+    report.marks.insert("operations: ranges that a list must call own".to_owned(), shared.commanding.judged());
+    let (audits, alone) = shared.auditing.counts();
+    report.marks.insert("pool: audits while clients come and go".to_owned(), audits);
+    report.marks.insert("pool: such audits that were alone".to_owned(), alone);
     let dropped = shared.indexes().filter(|which| shared.drop_of(*which) == Dropping::Done).count();
     report.marks.insert("indexes: dropped".to_owned(), dropped as u64);
     report.marks.insert("clients: stalled".to_owned(), shared.stalling.begun());
@@ -415,7 +427,7 @@ fn try_seed(
     // Coroutines that still wait hold their logs.
     drop(sim);
     for which in shared.indexes() {
-        judge(&shared, which, index_under_test.may_lose(), report);
+        verdict::judge(&shared, which, index_under_test.may_lose(), report);
     }
     outcome
 }
@@ -519,6 +531,7 @@ fn drive(
             pool: pool.clone(),
             me: me.clone(),
             number,
+            member: shared.auditing.expect(&me),
             rng: SimRng::new(rng.word(), WORKERS),
             setup: setup.clone(),
         };
@@ -545,6 +558,15 @@ fn drive(
             }),
         );
     }
+    // They come last, so that the others draw what they draw without them.
+    if setup.auditing && !setup.vanishes() {
+        let mut rng = SimRng::new(report.seed, AUDITING);
+        let (me, visitor) = (sim.client(), sim.client());
+        let visits = come_and_go(Rc::clone(shared), pool.clone(), visitor.clone(), SimRng::new(rng.word(), AUDITING));
+        let auditor = Auditor { shared: Rc::clone(shared), pool: pool.clone(), me: me.clone(), rng };
+        sim.spawn(&me, auditor.run());
+        sim.spawn(&visitor, visits);
+    }
     let outcome = sim.run();
     if !outcome.is_done() {
         return Err(stuck(report, &outcome, ""));
@@ -566,41 +588,4 @@ fn drive(
     report.marks.insert("audit: resizes".to_owned(), index.resizes);
     report.audit = index;
     Ok(())
-}
-
-/// What each client that has not closed may have lost: what it has acknowledged within the loss window. A client that misses
-/// heartbeats acknowledges nothing after a lease.
-fn losses(shared: &Shared, history: &History, window: Duration) -> Vec<Loss> {
-    let window = (window + shared.lease * 2).as_nanos() as u64;
-    let closed = shared.closed.borrow();
-    let clients = history.clients().into_keys().filter(|client| (1..LAST).contains(client) && !closed.contains(client));
-    clients.map(|client| Loss { client, window }).collect()
-}
-
-/// The verdict of an index's history.
-fn judge(shared: &Shared, which: Which, may_lose: Option<Duration>, report: &mut SeedReport) {
-    let history = match shared.recorder(which).finish() {
-        Ok(history) => history,
-        Err(error) => return report.failures.push(format!("no history: {error}")),
-    };
-    report.operations += history.operations().len() as u64;
-    let losses = may_lose.map_or_else(Vec::new, |window| losses(shared, &history, window));
-    let check = |steps_per_key| check_with_losses(&history, &Limits { steps_per_key, ..Limits::default() }, &losses);
-    let mut verdict = check(STEPS);
-    if verdict.verdict == Verdict::Unknown {
-        verdict = check(MOST_STEPS);
-    }
-    match verdict.verdict {
-        Verdict::Ok => {}
-        Verdict::Unknown => report.unknown += 1,
-        Verdict::Violation => {
-            // The history that is shown is the one that breaks a promise.
-            if !report.violation {
-                report.history = None;
-            }
-            report.violation = true;
-            report.failures.push(verdict.to_string());
-        }
-    }
-    report.history.get_or_insert(history);
 }

@@ -130,6 +130,9 @@ impl IndexUnderTest for DexUnderTest {
             }
         }))
     }
+    fn is_divided(&self) -> bool {
+        true
+    }
     fn shape(&self, rng: &mut SimRng) -> Shape {
         if self.offloads {
             return Shape::Eight;

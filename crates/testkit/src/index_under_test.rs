@@ -26,6 +26,10 @@ pub trait IndexUnderTest: Send + Sync {
     fn command<'a>(&self, _index: &'a AnyIndex, _dice: &mut SimRng, _key: Vec<u8>) -> Option<Command<'a>> {
         None
     }
+    /// Are keys divided among compute nodes, which take ranges by command and list who owns what?
+    fn is_divided(&self) -> bool {
+        false
+    }
     /// Does a removal need memory, and fail if there is none?
     fn removes_by_writing(&self) -> bool {
         false

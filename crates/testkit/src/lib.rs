@@ -15,8 +15,11 @@
 //! | `cluster`, `worker` | the run, and the operations of its coroutines |
 //! | `walker` | walks over the whole index among the operations, and recoveries of it |
 //! | `cancelling` | operations that are given up before they have completed |
+//! | `commanding` | commands that move partitions, and a judge of the lists of partitions |
+//! | `auditing` | audits of the pool while clients come and go |
 //! | `ending` | what is recovered, read and audited when all clients have left |
 //! | `refilling` | judges whether memory that is free can be used |
+//! | `verdict` | asks the checker about a history |
 //! | `waits` | judges how long operations wait for others |
 //! | `lease_oracle` | judges every eviction |
 //! | [`budget`] | judges what operations cost where nothing interferes |
@@ -31,12 +34,14 @@
 //! | `damage` | damaged memory, for fault detection |
 
 pub mod alone;
+mod auditing;
 #[cfg(feature = "test-kinds")]
 pub mod blink;
 pub mod budget;
 mod cancelling;
 pub mod chime;
 mod cluster;
+mod commanding;
 pub mod cuckoo;
 #[cfg(feature = "marks")]
 mod damage;
@@ -62,6 +67,7 @@ pub mod suite;
 pub mod swarm;
 pub mod test_runs;
 pub mod twins;
+mod verdict;
 mod waits;
 mod walker;
 pub mod worker;

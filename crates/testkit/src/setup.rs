@@ -89,6 +89,11 @@ pub struct Setup {
     pub refilling: bool,
     /// Indexes are dropped: see `dropping`.
     pub dropping: bool,
+    /// Odds of a command before an operation, where keys are divided among compute nodes, and the answer is judged: see
+    /// `commanding`.
+    pub commanding: u32,
+    /// A client audits the whole pool again and again while others come and go: see `auditing`.
+    pub auditing: bool,
     /// Each seed draws [features](crate::swarm::Feature) in addition.
     pub swarm: bool,
     /// Seeds draw from so many features, the first ones of all.
@@ -180,6 +185,8 @@ impl Default for Setup {
             pair: false,
             refilling: false,
             dropping: false,
+            commanding: 0,
+            auditing: false,
             swarm: false,
             features: Feature::ALL.len(),
             max_steps: 3_000_000,

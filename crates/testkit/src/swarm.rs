@@ -57,11 +57,15 @@ pub enum Feature {
     Cancelling,
     /// Indexes are dropped, most of them while others work on them.
     Dropping,
+    /// Where keys are divided among compute nodes: they take ranges, give ranges back, and list who owns what.
+    Commanding,
+    /// A client audits the whole pool again and again while others come and go.
+    Auditing,
 }
 
 impl Feature {
     /// Every feature, in the order in which they are drawn.
-    pub const ALL: [Feature; 23] = [
+    pub const ALL: [Feature; 25] = [
         Feature::Stalls,
         Feature::Twins,
         Feature::Many,
@@ -85,6 +89,8 @@ impl Feature {
         Feature::Refilling,
         Feature::Cancelling,
         Feature::Dropping,
+        Feature::Commanding,
+        Feature::Auditing,
     ];
 
     /// Switches it on.
@@ -123,6 +129,8 @@ impl Feature {
             Feature::Pair => setup.pair = true,
             Feature::Refilling => setup.refilling = true,
             Feature::Dropping => setup.dropping = true,
+            Feature::Auditing => setup.auditing = true,
+            Feature::Commanding => setup.commanding = ODDS / 12,
             Feature::Cancelling => {
                 setup.cancelling = ODDS / 12;
                 setup.lease = setup.lease.min(Duration::from_millis(120));

@@ -1,7 +1,9 @@
 //! The operations of one coroutine: drawn, carried out, recorded.
 
+use crate::auditing::Auditing;
 use crate::budget::Costs;
 use crate::cancelling::Given;
+use crate::commanding::{Commanding, Effect};
 use crate::dropping::Dropping;
 use crate::index_under_test::IndexUnderTest;
 use crate::stalling::Stalling;
@@ -104,6 +106,10 @@ pub(crate) struct Shared {
     pub(crate) dropping_among_others: bool,
     /// How far the drop of each index has come.
     pub(crate) drops: [Cell<Dropping>; 2],
+    /// Who may own what.
+    pub(crate) commanding: Commanding,
+    /// Who is registered.
+    pub(crate) auditing: Auditing,
     /// Clients that have given a write up, and when.
     pub(crate) gave_up: RefCell<BTreeMap<u64, Duration>>,
     /// Operations that were to be given up.
@@ -260,17 +266,23 @@ impl Worker {
                 if self.shared.lookups_own || op != Op::Get && (!op.removes() || self.shared.removes_by_writing) =>
             {
                 self.log.cancel(ticket);
-                self.shared.refused.set(self.shared.refused.get() + 1);
+                self.refused();
                 true
             }
             // Where writes do not ask for what others own; it has had no effect.
             Err(IndexError::NotOwner { .. }) if op != Op::Get || self.shared.lookups_own => {
                 self.log.cancel(ticket);
-                self.shared.refused.set(self.shared.refused.get() + 1);
+                self.refused();
                 true
             }
             Err(error) => self.failed(error, || format!("{op:?} of {}", key.escape_ascii())),
         }
+    }
+
+    /// Counts an operation that was refused. It may have asked for ownership before.
+    fn refused(&self) {
+        self.shared.refused.set(self.shared.refused.get() + 1);
+        self.shared.commanding.leave_open(self.which, self.client());
     }
 
     /// Notes which value a key has by an operation's outcome.
@@ -308,6 +320,7 @@ impl Worker {
     /// Handles an operation that failed; `false` if the client has lost its lease. Then the operation may have taken
     /// effect or not, for ever: it stays open in the history.
     pub(crate) fn failed(&self, error: IndexError, doing: impl FnOnce() -> String) -> bool {
+        self.shared.commanding.leave_open(self.which, self.client());
         match error {
             error if self.shared.crashes && is_eviction(&error) => {
                 self.shared.evicted.set(self.shared.evicted.get() + 1);
@@ -429,11 +442,13 @@ impl Worker {
         let key = self.shared.workload.next(&mut dice).1;
         let index = Rc::clone(&self.index);
         let Some(command) = under_test.command(&index, &mut dice, key) else { return true };
+        let begun = self.shared.commanding.begin(self.which, self.client(), Effect::Both);
         match command.await {
-            // Others may take away what it asks for, again and again.
-            Ok(()) | Err(IndexError::Pool(PoolError::Full { .. }) | IndexError::NotOwner { .. }) => true,
-            Err(error) => self.failed(error, || "a command".to_owned()),
+            Ok(()) => self.shared.commanding.end(begun),
+            Err(error) if Shared::refuses_command(&error) => {}
+            Err(error) => return self.failed(error, || "a command".to_owned()),
         }
+        true
     }
 
     /// Opens the index again, if that is drawn: whatever its handle has cached is gone. `false` if the client has lost its
@@ -460,7 +475,7 @@ impl Worker {
     ) -> (Rc<AnyIndex>, Endpoint) {
         for _ in 0..operations {
             perturb(&self.index, &mut self.rng);
-            if !self.command(&*under_test).await || !self.reopen().await {
+            if !self.command(&*under_test).await || !self.command_and_list().await || !self.reopen().await {
                 return (self.index, self.endpoint);
             }
             if self.rng.chance(ODDS / 3) {
@@ -468,6 +483,7 @@ impl Worker {
                 self.endpoint.sleep(pause).await;
             }
             let (op, key) = self.shared.workload.next(&mut self.rng);
+            let begun = self.shared.commanding.begin(self.which, self.client(), Effect::Takes);
             let Some(op) = self.guard(op, &key).await else { return (self.index, self.endpoint) };
             let goes_on = if op == Op::Get && self.shared.recovering > 0 && self.rng.chance(self.shared.recovering) {
                 self.recover().await
@@ -488,6 +504,7 @@ impl Worker {
             if !goes_on {
                 return (self.index, self.endpoint);
             }
+            self.shared.commanding.end(begun);
             self.shared.stalling.completed(self.name / 10);
             if self.shared.cancelling > 0 && !self.take_up().await {
                 break;
@@ -496,7 +513,9 @@ impl Worker {
         self.given = Given::default();
         // What it has posted without waiting for it.
         self.endpoint.settle().await;
-        self.drop_index().await;
+        if self.command_last().await {
+            self.drop_index().await;
+        }
         (self.index, self.endpoint)
     }
 }
