@@ -4,7 +4,7 @@
 
 Starts two gateways on POOL, and processes with redis-py that work on both. Kills one gateway after the other with SIGKILL, and
 starts it again, KILLS times, one every SECONDS. Writes the histories to FOLDER: `history.jsonl`, and `planted.jsonl`, in which one
-reply was changed, so that whoever judges it must find a violation.
+reply was changed, so that a check of it must find a violation.
 
 How commands are expressed as operations of a map:
 

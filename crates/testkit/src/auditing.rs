@@ -271,7 +271,7 @@ impl Auditor {
 }
 
 /// Comes and goes, and does nothing else.
-pub(crate) async fn come_and_go(shared: Rc<Shared>, pool: Pool, me: farindex_sim::Client, mut rng: SimRng) {
+pub(crate) async fn register_and_leave(shared: Rc<Shared>, pool: Pool, me: farindex_sim::Client, mut rng: SimRng) {
     let endpoint = me.connect();
     for _ in 0..rng.within(1, 6) {
         endpoint.sleep(Duration::from_nanos(rng.tail(PAUSE))).await;

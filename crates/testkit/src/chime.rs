@@ -126,7 +126,7 @@ mod faults {
         })
     }
 
-    /// Faults of CHIME, and of the skeleton below it. Three faults are left to the tests beside the leaf, which detect them
+    /// Faults of CHIME, and of the skeleton below it. Three faults are left to the unit tests of the leaf, which detect them
     /// (`chime::leaf`): lookups without the digest and inserts that write the home's set last need a READ that lasts for
     /// several operations on neighbouring entries in one order of few; a recovery that leaves the vacancy bitmap costs a
     /// READ, and no more.

@@ -1,6 +1,6 @@
 //! One run: clients on a simulated cluster, and the report.
 
-use crate::auditing::{Auditing, Auditor, come_and_go};
+use crate::auditing::{Auditing, Auditor, register_and_leave};
 use crate::budget::{Budget, Costs};
 use crate::cancelling::Given;
 use crate::commanding::Commanding;
@@ -562,7 +562,7 @@ fn drive(
     if setup.auditing && !setup.vanishes() {
         let mut rng = SimRng::new(report.seed, AUDITING);
         let (me, visitor) = (sim.client(), sim.client());
-        let visits = come_and_go(Rc::clone(shared), pool.clone(), visitor.clone(), SimRng::new(rng.word(), AUDITING));
+        let visits = register_and_leave(Rc::clone(shared), pool.clone(), visitor.clone(), SimRng::new(rng.word(), AUDITING));
         let auditor = Auditor { shared: Rc::clone(shared), pool: pool.clone(), me: me.clone(), rng };
         sim.spawn(&me, auditor.run());
         sim.spawn(&visitor, visits);

@@ -1,5 +1,5 @@
 //! CHIME, over the skeleton that `crate::sherman` tests as well. The suites of all kinds test the rest; what its leaf
-//! computes is tested beside it.
+//! computes has unit tests of its own.
 
 mod adversary;
 mod budgets;

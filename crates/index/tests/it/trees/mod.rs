@@ -1,5 +1,5 @@
 //! What every kind of the ordered indexes over the skeleton passes: keys of all shapes, the shape of the tree, damage.
-//! Each kind's folder names the tests that it takes from here, and has its own beside them.
+//! Each kind's folder names the tests that it takes from here, and has others of its own.
 
 pub(crate) mod costs;
 pub(crate) mod hand_over;
