@@ -562,7 +562,8 @@ fn drive(
     if setup.auditing && !setup.vanishes() {
         let mut rng = SimRng::new(report.seed, AUDITING);
         let (me, visitor) = (sim.client(), sim.client());
-        let visits = register_and_leave(Rc::clone(shared), pool.clone(), visitor.clone(), SimRng::new(rng.word(), AUDITING));
+        let visits =
+            register_and_leave(Rc::clone(shared), pool.clone(), visitor.clone(), SimRng::new(rng.word(), AUDITING));
         let auditor = Auditor { shared: Rc::clone(shared), pool: pool.clone(), me: me.clone(), rng };
         sim.spawn(&me, auditor.run());
         sim.spawn(&visitor, visits);

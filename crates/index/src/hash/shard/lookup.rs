@@ -34,8 +34,8 @@ pub(super) struct Hit {
     pub ptr: RemotePtr,
     /// Its block.
     pub block: Block,
-    /// What was read of its level-1 bucket, if it lies there.
-    pub first: Option<Snapshot>,
+    /// What was read of its bucket, if it lies in level 1 or 2.
+    pub bucket: Option<Snapshot>,
 }
 
 /// A key that was not found, and where it would go.
@@ -180,15 +180,15 @@ impl<'a> Op<'a> {
                     match block::compare(buf, self.places.hash, self.key) {
                         Compared::Own(block) => {
                             self.found_split(parent.is_some());
-                            let first = Some(first);
-                            return Ok(LookupResult::Hit(Hit { slot: at, word, ptr: entry.ptr, block, first }));
+                            let bucket = Some(first);
+                            return Ok(LookupResult::Hit(Hit { slot: at, word, ptr: entry.ptr, block, bucket }));
                         }
                         Compared::Other => self.rejected.push(word & !META),
                         Compared::Open(buf) => {
                             match cold(self.verify_open(Candidate { slot: at, word }, entry.ptr, buf)).await? {
                                 Verified::Hit(hit) => {
                                     self.found_split(parent.is_some());
-                                    return Ok(LookupResult::Hit(Hit { first: Some(first), ..hit }));
+                                    return Ok(LookupResult::Hit(Hit { bucket: Some(first), ..hit }));
                                 }
                                 Verified::None => {}
                                 Verified::Again => continue,
@@ -200,7 +200,7 @@ impl<'a> Op<'a> {
                 match cold(self.verify(Self::candidates_of(&first, slots))).await? {
                     Verified::Hit(hit) => {
                         self.found_split(parent.is_some());
-                        return Ok(LookupResult::Hit(Hit { first: Some(first), ..hit }));
+                        return Ok(LookupResult::Hit(Hit { bucket: Some(first), ..hit }));
                     }
                     Verified::None => {}
                     Verified::Again => continue,
@@ -276,7 +276,7 @@ impl<'a> Op<'a> {
             match self.verify(torn).await? {
                 Verified::Hit(hit) => {
                     mark!("lookup: found by the sid of another round");
-                    return Ok(Some(LookupResult::Hit(Hit { first: Some(first), ..hit })));
+                    return Ok(Some(LookupResult::Hit(Hit { bucket: Some(first), ..hit })));
                 }
                 Verified::None => {}
                 Verified::Again => return Ok(None),
@@ -373,7 +373,10 @@ impl<'a> Op<'a> {
         found.extend(self.third_candidates(&chain));
         if !found.is_empty() {
             match self.verify(found).await? {
-                Verified::Hit(hit) => return Ok(Some(LookupResult::Hit(hit))),
+                Verified::Hit(hit) => {
+                    let bucket = seconds.into_iter().find(|second| second.holds(hit.slot));
+                    return Ok(Some(LookupResult::Hit(Hit { bucket, ..hit })));
+                }
                 Verified::None => {}
                 Verified::Again => return Ok(None),
             }
@@ -518,7 +521,7 @@ impl<'a> Op<'a> {
                 self.rejected.push(word & !META);
                 Ok(Verified::None)
             }
-            KeyMatch::Own(block) => Ok(Verified::Hit(Hit { slot, word, ptr, block, first: None })),
+            KeyMatch::Own(block) => Ok(Verified::Hit(Hit { slot, word, ptr, block, bucket: None })),
             KeyMatch::Unsound => {
                 let still = |now: u64| (now ^ word) & !META == 0;
                 cold(check_slot_changed(self.span(), slot, ptr, still)).await?;

@@ -51,7 +51,7 @@ impl Op<'_> {
         match block::compare(buf, self.places.hash, self.key) {
             Compared::Own(block) => {
                 let (.., first) = self.ready.take()?;
-                Some(Hit { slot: first.slot(slot), word: first.word(slot), ptr, block, first: Some(first) })
+                Some(Hit { slot: first.slot(slot), word: first.word(slot), ptr, block, bucket: Some(first) })
             }
             Compared::Other => {
                 if let Some((.., first)) = &self.ready {

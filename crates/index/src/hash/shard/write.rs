@@ -269,11 +269,11 @@ impl Op<'_> {
 
     /// CASes the slot of a key that was found. After success the old block is retired.
     pub(super) async fn replace(&mut self, hit: &Hit, slot: Slot) -> Result<bool, IndexError> {
-        if let Some(first) = hit.first.as_ref().filter(|first| !first.is_written()) {
+        if let Some(bucket) = hit.bucket.as_ref().filter(|bucket| !bucket.is_written()) {
             mark!("replace: bucket not settled");
             // The client that splits the parent is still writing this bucket, and may write it again.
             let version = self.table.geometry().version;
-            self.wait_for_words(first, version, || "a bucket of level 1 is written in part".to_owned()).await?;
+            self.wait_for_words(bucket, version, || "a bucket is written in part".to_owned()).await?;
             return Ok(false);
         }
         let done = self.span().cas(hit.slot, hit.word, slot.over(hit.word)).await? == hit.word;

@@ -3,6 +3,7 @@
 
 mod damage;
 mod full;
+mod halfway;
 mod walks;
 
 use crate::crash_recovery::kinds::{CrashTested, keys_at};
