@@ -227,10 +227,11 @@ impl Worker {
             self.shared.fail(format!("{op:?} of {} succeeds, and the index was dropped", key.escape_ascii()));
         }
         // What the pool does meanwhile is not part of its cost, and the keys of the beginning warm the caches.
-        if let (Some(costs), Some(before), true) = (&self.shared.costs, before, self.session.is_some()) {
+        if let (Some(costs), Some(before), Some(session)) = (&self.shared.costs, before, &self.session) {
             let kinds = OpKind::ALL.into_iter().filter(|kind| *kind != OpKind::Maintenance);
             let now = self.endpoint.meter();
-            costs.add(op, kinds.map(|kind| now.of(kind).round_trips - before.of(kind).round_trips).sum());
+            let round_trips = kinds.map(|kind| now.of(kind).round_trips - before.of(kind).round_trips).sum();
+            costs.add(op, round_trips, session.client().epoch());
         }
         self.finish(op, key, &value, ticket, result)
     }
