@@ -148,7 +148,7 @@ mod faults {
                 aimed((8, 3)),
                 Planted::Leaf(leaf::Fault::NoHopComparison),
             )
-            .seen_at(255),
+            .seen_at(809),
             case(
                 "CHIME: an entry's version has 4 bits",
                 "leaf::Fault::FourBitVersions",
@@ -156,7 +156,7 @@ mod faults {
                 aimed((8, 3)),
                 Planted::Leaf(leaf::Fault::FourBitVersions),
             )
-            .seen_at(2481),
+            .seen_at(448),
             case(
                 "CHIME: an insert looks for its key up to the first vacancy",
                 "leaf::Fault::FirstVacancy",
@@ -209,7 +209,7 @@ mod faults {
                 drawn(),
                 Planted::Tree(tree::Fault::AddDead),
             )
-            .seen_at(867),
+            .seen_at(1186),
             case(
                 "CHIME: a writer does not compare a leaf's range",
                 "Fault::NoRangeCheck",
