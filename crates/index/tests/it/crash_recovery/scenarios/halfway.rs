@@ -6,7 +6,7 @@ use crate::crash_recovery::run::{join, make};
 use farindex_fabric::{OpKind, RemotePtr};
 use farindex_index::shard::bucket::{LOCK_SLOT, Level};
 use farindex_index::shard::slot::{META, Slot};
-use farindex_index::{IndexError, Lifecycle, PointIndex, PoolIndex, Shard, Update};
+use farindex_index::{IndexError, Lifecycle, PointIndex, Shard, Update};
 use farindex_pool::Session;
 use farindex_sim::CrashOutcome;
 use std::rc::Rc;
