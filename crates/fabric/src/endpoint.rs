@@ -3,9 +3,10 @@
 //! Invariants: a verb is posted when it is called, not when its future is first polled; every posted batch is completed
 //! exactly once (G1), by the fabric or by the deadline; a batch whose future is dropped still runs, and its buffers
 //! stay with the fabric until then; a batch that a fabric collects is sent at the latest when the endpoint is next asked
-//! for progress, and at once if no executor runs on this thread; a batch on mapped memory is carried out in place when it
-//! is posted, and its chain and results never move; not waiting for a batch is a choice
-//! ([`Batch::post_detached`]), and a future that is dropped early is counted as `abandoned`, which tests hold at zero.
+//! for progress, and at once if no executor runs on this thread and none has announced that it soon will; a batch on
+//! mapped memory is carried out in place when it is posted, and its chain and results never move; not waiting for a batch
+//! is a choice ([`Batch::post_detached`]), and a future that is dropped early is counted as `abandoned`, which tests hold
+//! at zero.
 //!
 //! An operation of an index opens a [`Span`], posts all its verbs through it, and so has them counted under its kind.
 
@@ -57,6 +58,8 @@ struct Inner {
     interleaves: Cell<bool>,
     /// Is a READ alone carried out when it is posted, without a chain?
     reads_now: Cell<bool>,
+    /// Will somebody ask for progress soon, whether an executor runs now or not? See [`Driver::expect_progress`].
+    expects_progress: Cell<bool>,
     /// Woken by the next verb or timer: see [`Driver::wake_on_work`].
     watcher: Cell<Option<Waker>>,
 }
@@ -118,6 +121,7 @@ impl Endpoint {
                 arrived: RefCell::default(),
                 interleaves: Cell::new(false),
                 reads_now,
+                expects_progress: Cell::new(false),
                 watcher: Cell::default(),
             }),
         }
@@ -310,7 +314,7 @@ impl Endpoint {
                     }
                 }
                 flights.posted(id, node, now);
-                if !crate::exec::is_running() {
+                if !crate::exec::is_running() && !self.inner.expects_progress.get() {
                     // Nobody may ask for progress soon.
                     transport.flush();
                 }
@@ -385,6 +389,9 @@ impl Driver for Endpoint {
     }
     fn collects(&self) -> bool {
         self.inner.transport.borrow().collects()
+    }
+    fn expect_progress(&self, soon: bool) {
+        self.inner.expects_progress.set(soon);
     }
 
     /// With verbs in flight, completions must be polled for. Without, only a timer or a waker can make a task runnable.

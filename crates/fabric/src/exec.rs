@@ -6,7 +6,8 @@
 //!
 //! Invariant of collecting: a driver may collect what tasks post, to send it together. While it does, tasks that were
 //! woken run first, for a bounded number of rounds; then it is asked for progress, which sends. Before the executor
-//! returns to its caller, it asks the driver to send what is left.
+//! returns to its caller, it asks the driver to send what is left. It also collects between two polls of a future that
+//! drives inside of another runtime, if the second poll is already certain; that one sends.
 //!
 //! Invariant of parking: the thread parks only while no task and no waiting future has been woken, and only if its
 //! driver has nothing in flight. A thread that wakes something writes that down first and looks for a parked thread
@@ -43,6 +44,11 @@ pub trait Driver {
     /// Has it collected something to send, with which more can be sent that tasks post now?
     fn collects(&self) -> bool {
         false
+    }
+    /// Says whether [`progress`](Self::progress) is called soon, although no executor polls futures on this thread. If so,
+    /// the driver may collect what is posted until then.
+    fn expect_progress(&self, soon: bool) {
+        let _ = soon;
     }
     /// Returns how the executor may wait for the next call of [`progress`](Self::progress), after one that returned
     /// `false`.

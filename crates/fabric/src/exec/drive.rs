@@ -7,6 +7,10 @@
 //! has woken itself, or a timer of the [alarm thread](super::alarm) will wake it, or nothing is in flight. In the last
 //! two cases its waker is also with the executor (a task was woken) and with the driver (a verb was posted, a timer was
 //! set), so new work wakes it at once.
+//!
+//! Invariant of collecting: the driver expects progress between two polls only if the first one has woken its own task.
+//! Then other tasks of the runtime post first, and the second poll sends what all of them have posted. A driving future
+//! that is dropped between the two sends it.
 
 use super::alarm::{self, Alarm};
 use super::{Blocking, Driver, EARLY, Executor, Idle, SPINS, TOGETHER};
@@ -142,6 +146,30 @@ impl Drop for Flush<'_> {
     }
 }
 
+/// Tells a driver whether the future that drives it is polled soon. Once it is not, nothing stays collected.
+struct Expected<'d> {
+    driver: &'d dyn Driver,
+    soon: bool,
+}
+
+impl Expected<'_> {
+    fn set(&mut self, soon: bool) {
+        if self.soon != soon {
+            self.soon = soon;
+            self.driver.expect_progress(soon);
+        }
+    }
+}
+
+impl Drop for Expected<'_> {
+    fn drop(&mut self) {
+        if self.soon {
+            self.set(false);
+            self.driver.flush();
+        }
+    }
+}
+
 /// Verbs are in flight and none has completed since the latest progress.
 #[derive(Default)]
 struct Quiet {
@@ -179,6 +207,7 @@ impl Executor {
         });
         let waker = Waker::from(Arc::clone(&inner));
         let mut quiet = Quiet::default();
+        let mut expected = Expected { driver, soon: false };
         let mut alarm: Option<(Instant, Alarm)> = None;
         poll_fn(|cx| {
             if self.blocking.get() {
@@ -239,8 +268,12 @@ impl Executor {
             if let Again::At(when) = again {
                 alarm = alarm::at(when, cx.waker().clone()).map(|alarm| (when, alarm));
             }
-            if matches!(again, Again::Soon) || matches!(again, Again::At(_)) && alarm.is_none() {
+            let soon = matches!(again, Again::Soon) || matches!(again, Again::At(_)) && alarm.is_none();
+            if soon {
                 cx.waker().wake_by_ref();
+            }
+            if drives {
+                expected.set(soon);
             }
             Poll::Pending
         })

@@ -386,10 +386,32 @@ fn what_nobody_awaits_is_sent_when_the_executor_returns() {
     }));
     assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     assert_eq!(messages.take(), [1]);
+    // No executor runs, but one is about to: it has woken its task. When it is dropped, nobody else sends.
+    post();
+    post();
+    assert_eq!(messages.take(), []);
+    drop(waiting);
+    assert_eq!(messages.take(), [2]);
     // No executor runs.
     post();
     assert_eq!(messages.take(), [1]);
-    assert_eq!(endpoint.meter().of(OpKind::Other).detached, 4);
+    assert_eq!(endpoint.meter().of(OpKind::Other).detached, 6);
+}
+
+#[test]
+fn what_tasks_of_another_runtime_post_is_sent_together_while_it_drives() {
+    let (endpoint, messages) = collecting();
+    let executor = Executor::new();
+    let mut driving = Box::pin(executor.run_until(&endpoint, std::future::pending::<()>()));
+    let mut tasks: Vec<_> = (0..5).map(|_| Box::pin(faas(endpoint.clone(), 3))).collect();
+    let mut context = Context::from_waker(Waker::noop());
+    // The first verbs come while nothing drives.
+    tasks.retain_mut(|task| task.as_mut().poll(&mut context).is_pending());
+    while !tasks.is_empty() {
+        assert!(driving.as_mut().poll(&mut context).is_pending());
+        tasks.retain_mut(|task| task.as_mut().poll(&mut context).is_pending());
+    }
+    assert_eq!(messages.take(), [1, 1, 1, 1, 1, 5, 5]);
 }
 
 /// With interleaving, the other coroutines run between a READ's posting and its result; a batch that changes something is
