@@ -38,9 +38,19 @@ fn as_ucx_picks() {
     }
 }
 
+/// Runs a test of many kinds again over shared memory, which takes a third of the time of tcp on loopback, if that is
+/// enough: SHARD's test has each transport, and a thorough run has this one on each. Returns whether it did.
+fn over_the_fastest(test: &str) -> bool {
+    let enough = !is_thorough() && std::env::var_os("UCX_TLS").is_none();
+    if enough {
+        nodes::again_over("shm", test);
+    }
+    enough
+}
+
 #[test]
 fn every_other_kind() {
-    if nodes::have_ucx() {
+    if nodes::have_ucx() && !over_the_fastest("model::every_other_kind") {
         let (one, whole) = world(1, 64 << 20);
         one.run(|ctx| suite(ctx, smallest("race"), Scale { seed: 24, ..SCALE }));
         nodes::check_transports(&whole.0.fabric);
@@ -56,7 +66,7 @@ fn every_other_kind() {
 /// Trees; DEX with memory nodes that finish what may be offloaded, with copies of leaves and without.
 #[test]
 fn every_tree() {
-    if nodes::have_ucx() {
+    if nodes::have_ucx() && !over_the_fastest("model::every_tree") {
         let (two, whole) = world(2, 64 << 20);
         two.run(|ctx| suite(ctx, smallest("sherman"), Scale { seed: 28, ..SCALE }));
         nodes::check_transports(&whole.0.fabric);
