@@ -93,7 +93,10 @@ fn a_cell_with_an_uncleared_intent_is_not_taken() {
         let returns = |cells: &NodeCells| cells.give_back(0, true, false);
         let cells = with_a_taken_cell(1, returns, |cells| assert_eq!(cells.take(), None));
         assert_eq!((cells.left_uncleared(), cells.any_own_uncleared()), (1, true));
+        cells.clear(0);
+        assert_eq!((cells.left_uncleared(), cells.any_own_uncleared()), (1, true), "nothing was cleared");
         cells.clear(1);
+        assert_eq!((cells.left_uncleared(), cells.any_own_uncleared()), (0, false));
         assert_eq!(cells.take(), Some(0));
     });
 }

@@ -8,6 +8,7 @@
 use crate::index_under_test::NAMES;
 use crate::worker::{Shared, Which, Worker};
 use farindex_fabric::OpKind;
+use farindex_index::audit::Damage;
 use farindex_index::{AnyIndex, IndexError, PointIndex};
 use farindex_pool::audit::Audit;
 use farindex_pool::{PoolError, Session, catalog};
@@ -83,11 +84,22 @@ pub(crate) async fn drop_all(
     indexes: Vec<(Which, Rc<AnyIndex>)>,
 ) -> Result<(), IndexError> {
     for (which, index) in indexes {
+        // Each of these handles learns of the drop by its first operation after it.
+        let of_many = shared.open(session, which).await?;
+        let of_walk = shared.open(session, which).await?;
         AnyIndex::drop_named(session, NAMES[which as usize]).await?;
         shared.drops[which as usize].set(Dropping::Done);
         let key = shared.workload.keys().next().cloned().unwrap_or_default();
-        if !matches!(index.get(&key).await, Err(IndexError::Dropped)) {
-            shared.fail("a client that has an index open gets a key after the drop".to_owned());
+        let each = async |_: &[u8], _| Ok(());
+        let outcomes = [
+            ("a get", index.get(&key).await.map(drop)),
+            ("a get of many keys", of_many.get_many(&[&key, b"another key"]).await.map(drop)),
+            ("a walk", of_walk.visit(each, &mut Damage::fail).await.map(drop)),
+        ];
+        for (name, outcome) in outcomes {
+            if outcome != Err(IndexError::Dropped) {
+                shared.fail(format!("{name} of a client that had the index open before its drop: {outcome:?}"));
+            }
         }
     }
     if let Some(info) = catalog::list(session.pool(), &session.span(OpKind::Other)).await?.first() {

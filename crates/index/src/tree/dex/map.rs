@@ -232,7 +232,7 @@ impl Map {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use farindex_fabric::NodeId;
+    use farindex_fabric::{Executor, Fabric, MemoryFabric, NodeId, OpKind};
 
     fn record(number: u64) -> RemotePtr {
         RemotePtr::new(NodeId::new(0), number * 64)
@@ -337,5 +337,25 @@ mod tests {
         let mut wrong = map;
         wrong.partitions.remove(0);
         assert!(!wrong.is_sound());
+    }
+
+    /// A word may name memory in which another map lies by now, or that of another index.
+    #[test]
+    fn a_map_is_read_by_its_own_word_alone() {
+        let fabric = MemoryFabric::new(1, 1 << 12).expect("memory");
+        let endpoint = fabric.connect(&fabric.new_identity()).expect("a connection");
+        let (map, span) = (Map::default().give(1, (b"b", Some(b"c")), record(1)), endpoint.span(OpKind::Other));
+        let (at, tag) = (RemotePtr::new(NodeId::new(0), 1024), 77);
+        let word = word_after(5 << VERSION_SHIFT, at);
+        Executor::new().block_on(&endpoint, async {
+            let block = Map::block(&endpoint, tag, word, &map.encode().expect("bytes"));
+            span.write(at, block).await.expect("written");
+            assert_eq!(Map::read(&span, tag, word).await, Ok(Some(map.clone())));
+            assert_eq!(Map::read(&span, tag, word_after(word, at)).await, Ok(None), "the version that follows");
+            assert_eq!(Map::read(&span, tag + 1, word).await, Ok(None), "another index");
+            let sealed = Map::read_sealed(&span, tag, word_after(word, at)).await.expect("READs");
+            assert_eq!(sealed.map(|(of, _)| of), Some(map));
+            assert_eq!(Map::read_sealed(&span, tag + 1, word).await, Ok(None), "another index, dropped");
+        });
     }
 }

@@ -237,34 +237,6 @@ fn a_node_without_room_for_a_table() {
     });
 }
 
-/// A client crashes before it has marked the roots of an index that it drops; the client that finishes the drop marks
-/// them.
-#[test]
-fn a_drop_that_another_client_finishes() {
-    World::memory(2, 8 << 20, Delivery::Immediate).run(async |ctx| {
-        let member = ctx.join(&ctx.pool(&PoolOptions::default()).await).await;
-        let session = &member.session;
-        let index = Shard::create(session, "a", &smallest()).await.unwrap();
-        let keys: Vec<_> = (0..20u64).map(u64::to_le_bytes).collect();
-        for key in &keys {
-            index.insert(key, b"value").await.unwrap();
-        }
-        let of_many = Shard::open(session, "a").await.unwrap();
-        let many: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
-        assert!(of_many.get_many(&many).await.unwrap().iter().all(Option::is_some));
-        let info = catalog::find(session.pool(), &member.span(), "a").await.unwrap();
-        catalog::begin_drop(session, &member.span(), &info).await.unwrap();
-        assert_eq!(Shard::finish_drops(session).await, Ok(1));
-        session.maintain().await.unwrap();
-        for key in &keys {
-            assert_eq!(index.get(key).await, Err(IndexError::Dropped));
-        }
-        for key in many {
-            assert_eq!(of_many.get_many(&[key]).await, Err(IndexError::Dropped));
-        }
-    });
-}
-
 /// The list of an index's tables is as long as there are memory nodes: here longer than a cache line.
 #[test]
 fn more_memory_nodes_than_a_cache_line_has_words() {

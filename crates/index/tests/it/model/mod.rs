@@ -1,8 +1,10 @@
 //! The model-based suite on every kind of index in every world, and tests of errors and damage.
 
+mod amid;
 mod crashed;
 mod damage;
 mod errors;
+mod names;
 mod order;
 
 use farindex_fabric::memory::Delivery;

@@ -6,5 +6,6 @@ mod amid;
 mod concurrent;
 mod crash;
 mod damage;
+mod growth;
 mod held;
 mod kinds;

@@ -1,0 +1,74 @@
+//! Every kind: who loses a race for a name, and who has an index open that another client drops.
+
+use farindex_fabric::memory::Delivery;
+use farindex_index::audit::Damage;
+use farindex_index::{AnyIndex, IndexError, PointIndex};
+use farindex_pool::audit::Audit;
+use farindex_pool::{PoolError, PoolOptions, catalog};
+use farindex_testkit::suite::audit;
+use farindex_testkit::test_runs::shipped;
+use farindex_testkit::world::{World, join_all};
+
+/// Both have made their index before one of them finds that the name is taken: it gives all of its memory back.
+#[test]
+fn a_creation_that_loses_its_name_leaves_nothing() {
+    for kind in shipped() {
+        World::memory(2, 32 << 20, Delivery::Deferred).run(async move |ctx| {
+            let pool = ctx.pool(&PoolOptions::default()).await;
+            let members = [ctx.join(&pool).await, ctx.join(&pool).await];
+            let config = kind.smallest();
+            let made = join_all(members.iter().map(|member| AnyIndex::create(&member.session, "a", &config))).await;
+            let lost: Vec<_> = made.iter().filter_map(|made| made.as_ref().err()).collect();
+            assert_eq!(lost, [&IndexError::Pool(PoolError::IndexExists("a".to_owned()))], "{}", config.kind());
+            let index = made.into_iter().find_map(Result::ok).expect("one of them has the name");
+            let (_, report) = audit(&members[0], &[("a", &index)]).await;
+            assert_eq!(report.lost, 0, "{}: {report:?}", config.kind());
+            drop(index);
+            let [first, second] = members;
+            second.close_while_ticking(&[&first]).await;
+        });
+    }
+}
+
+/// A client crashes before it has marked the roots of an index that it drops; the client that finishes the drop marks them.
+/// Whatever a handle does first after that, it says so.
+#[test]
+fn every_handle_learns_of_a_drop_that_another_client_finishes() {
+    for kind in shipped() {
+        World::memory(2, 32 << 20, Delivery::Immediate).run(async move |ctx| {
+            let member = ctx.join(&ctx.pool(&PoolOptions::default()).await).await;
+            let session = &member.session;
+            let config = kind.smallest();
+            let index = AnyIndex::create(session, "a", &config).await.expect("an index");
+            let keys: Vec<_> = (0..20u64).map(u64::to_le_bytes).collect();
+            let many: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+            for key in &keys {
+                index.insert(key, b"value").await.expect("an insert");
+            }
+            let open = async || AnyIndex::open(session, "a").await.expect("the index");
+            let (of_many, of_one, of_walk, of_audit) = (open().await, open().await, open().await, open().await);
+            for index in [&of_many, &of_one, &of_walk, &of_audit] {
+                assert!(index.get_many(&many).await.expect("gets").iter().all(Option::is_some));
+            }
+            let info = catalog::find(session.pool(), &member.span(), "a").await.expect("the index");
+            catalog::begin_drop(session, &member.span(), &info).await.expect("a drop");
+            assert_eq!(AnyIndex::finish_drops(session).await, Ok(1));
+            session.maintain().await.expect("another epoch");
+            for key in &many {
+                assert_eq!(index.get(key).await, Err(IndexError::Dropped), "{}: get", config.kind());
+                assert_eq!(
+                    of_one.get_many(&[key]).await,
+                    Err(IndexError::Dropped),
+                    "{}: get_many of one",
+                    config.kind()
+                );
+            }
+            assert_eq!(of_many.get_many(&many).await, Err(IndexError::Dropped), "{}: get_many", config.kind());
+            let visited = of_walk.visit(async |_: &[u8], _| Ok(()), &mut Damage::fail).await;
+            assert_eq!(visited, Err(IndexError::Dropped), "{}: a walk", config.kind());
+            let mut audit = Audit::begin(session, &member.span()).await.expect("an audit");
+            let audited = of_audit.audit(&mut audit, false).await.map(drop);
+            assert_eq!(audited, Err(IndexError::Dropped), "{}: an audit", config.kind());
+        });
+    }
+}
