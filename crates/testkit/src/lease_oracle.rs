@@ -1,4 +1,4 @@
-//! Judges every eviction: a client that is evicted must have been silent for a lease.
+//! Judges every eviction: a client that is evicted must have missed its heartbeats for a lease.
 //!
 //! Invariants: the simulator keeps, for each client slot of the pool, the longest time during which its words did not
 //! change, no matter by which client. An observer that saw them unchanged for a lease saw a part of such a time, so a client is

@@ -110,7 +110,7 @@ impl Target {
         let order = rng.within(0, 5);
         self.left = rng.within(1, 1 << order);
         let limit = Duration::from_nanos(1 << rng.within(17, 26));
-        // In runs in which leases are short, some stalls outlast them.
+        // In runs in which leases are short, some stalls last longer than a lease.
         let expires = rng.chance(ODDS / 4);
         let limit = match lease {
             Some(lease) if expires && whole => lease.min(Duration::from_millis(200)) * 3 / 2,

@@ -27,43 +27,43 @@ fn argument(at: usize, default: u64) -> u64 {
 
 /// What is measured: its name, and whether it lies in local memory.
 #[derive(Clone, Copy)]
-struct Subject {
+struct Contender {
     name: &'static str,
     local: bool,
     scans: bool,
-    run: fn(Subject, &[Plan]) -> Vec<f64>,
+    run: fn(Contender, &[Plan]) -> Vec<f64>,
 }
 
 /// Nanoseconds of an operation in each plan, one after the other on one index.
-fn measure<B: Bench>(bench: &B, subject: Subject, plans: &[Plan]) -> Vec<f64> {
+fn measure<B: Bench>(bench: &B, contender: Contender, plans: &[Plan]) -> Vec<f64> {
     let mut taken = Vec::new();
-    for plan in plans.iter().filter(|plan| subject.scans || !plan.scans()) {
+    for plan in plans.iter().filter(|plan| contender.scans || !plan.scans()) {
         let outcome = farindex_bench::run(bench, plan, &Control::default()).expect("a run");
         let faults = outcome.wrong.total() + outcome.errors.total();
-        assert_eq!(faults, 0, "{}: {} {}", subject.name, outcome.wrong, outcome.errors);
+        assert_eq!(faults, 0, "{}: {} {}", contender.name, outcome.wrong, outcome.errors);
         let op = [Op::Insert, Op::Get, Op::Scan].into_iter().find(|op| plan.workload.mix.has(*op)).expect("an op");
         taken.push(outcome.measured.latency(op).mean_ns());
     }
     taken
 }
 
-fn far(subject: Subject, plans: &[Plan]) -> Vec<f64> {
-    let config = IndexConfig::of_kind(subject.name).expect("a kind");
+fn far(contender: Contender, plans: &[Plan]) -> Vec<f64> {
+    let config = IndexConfig::of_kind(contender.name).expect("a kind");
     let bytes = plans.iter().map(Plan::pool_bytes).max().unwrap_or_default().next_multiple_of(4096);
     let pool = Pool::builder().unseeded().node_bytes(bytes).in_memory(1).expect("a pool");
-    measure(&PoolIndexBench::create(pool, "ordered", &config).expect("an index"), subject, plans)
+    measure(&PoolIndexBench::create(pool, "ordered", &config).expect("an index"), contender, plans)
 }
 
-fn subjects() -> Vec<Subject> {
-    let local = |name, run| Subject { name, local: true, scans: true, run };
+fn contenders() -> Vec<Contender> {
+    let local = |name, run| Contender { name, local: true, scans: true, run };
     let mut all = vec![
-        local("scc::TreeIndex", |subject, plans| measure(&LocalWords::<TreeIndex>::default(), subject, plans)),
-        local("SkipMap", |subject, plans| measure(&LocalWords::<SkipList>::default(), subject, plans)),
-        local("MassTree", |subject, plans| measure(&LocalWords::<Masstree>::default(), subject, plans)),
-        Subject { local: false, ..local("nothing", |subject, plans| measure(&Null, subject, plans)) },
+        local("scc::TreeIndex", |contender, plans| measure(&LocalWords::<TreeIndex>::default(), contender, plans)),
+        local("SkipMap", |contender, plans| measure(&LocalWords::<SkipList>::default(), contender, plans)),
+        local("MassTree", |contender, plans| measure(&LocalWords::<Masstree>::default(), contender, plans)),
+        Contender { local: false, ..local("nothing", |contender, plans| measure(&Null, contender, plans)) },
     ];
     for kind in KINDS.iter().filter(|kind| kind.ordered || HASH.contains(&kind.name)) {
-        all.push(Subject { name: kind.name, local: false, scans: kind.ordered, run: far });
+        all.push(Contender { name: kind.name, local: false, scans: kind.ordered, run: far });
     }
     all
 }
@@ -87,29 +87,29 @@ fn plans(keys: u64, ops: u64, threads: usize) -> [Plan; 3] {
 
 fn main() {
     let (keys, ops, rounds) = (argument(0, 1_000_000), argument(1, 1_000_000), argument(2, 3));
-    let subjects = subjects();
+    let contenders = contenders();
     for threads in [1, 2] {
         let plans = plans(keys, ops, threads);
-        let mut best = vec![[f64::INFINITY; 3]; subjects.len()];
+        let mut best = vec![[f64::INFINITY; 3]; contenders.len()];
         for _ in 0..rounds.max(1) {
-            for (subject, best) in subjects.iter().zip(&mut best) {
-                for (best, taken) in best.iter_mut().zip((subject.run)(*subject, &plans)) {
+            for (contender, best) in contenders.iter().zip(&mut best) {
+                for (best, taken) in best.iter_mut().zip((contender.run)(*contender, &plans)) {
                     *best = best.min(taken);
                 }
             }
         }
         let mut fastest = [f64::INFINITY; 3];
-        for (_, taken) in subjects.iter().zip(&best).filter(|(subject, _)| subject.local) {
+        for (_, taken) in contenders.iter().zip(&best).filter(|(contender, _)| contender.local) {
             fastest.iter_mut().zip(taken).for_each(|(fastest, taken)| *fastest = fastest.min(*taken));
         }
         println!("{keys} keys of 8 + 8 bytes, {threads} thread(s): ns, and times the best of local memory");
         println!("  {:16} {:>14} {:>16} {:>18}", "", "insert", "get", "scan of 100");
-        for (subject, taken) in subjects.iter().zip(&best) {
+        for (contender, taken) in contenders.iter().zip(&best) {
             let cell = |i: usize| match taken[i] {
                 ns if ns.is_finite() => format!("{ns:.0} ({:.2})", ns / fastest[i]),
                 _ => "-".to_owned(),
             };
-            println!("  {:16} {:>14} {:>16} {:>18}", subject.name, cell(0), cell(1), cell(2));
+            println!("  {:16} {:>14} {:>16} {:>18}", contender.name, cell(0), cell(1), cell(2));
         }
     }
 }
