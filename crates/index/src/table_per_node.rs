@@ -230,6 +230,22 @@ pub(crate) fn index_tag(session: &Session, uid: u64) -> u64 {
     xxhash_rust::xxh3::xxh3_64(&bytes)
 }
 
+/// Overwrites the root of a dropped index, of `len` bytes, whose memory is freed next. The index tag is word `tag_word`.
+///
+/// A client may READ the root meanwhile, to learn whether the index exists. It must not find the tag without the mark of
+/// the drop, which is in another word, and a WRITE of several words may be torn (N2). So the tag goes first.
+pub(crate) async fn erase_root(
+    session: &Session,
+    span: &Span,
+    root: RemotePtr,
+    len: usize,
+    tag_word: usize,
+) -> Result<(), IndexError> {
+    let zeros = |words: usize| session.endpoint().buf_from_words(&vec![0; words]);
+    span.write(root.add(tag_word as u64 * 8), zeros(1)).await?;
+    Ok(span.write(root, zeros(len / 8)).await?)
+}
+
 /// READs the list of an index's roots, one for each memory node.
 async fn roots(session: &Session, span: &Span, info: &IndexInfo) -> Result<Vec<RemotePtr>, IndexError> {
     let list = span.read(info.root, session.pool().nodes().len() * 8).await?;

@@ -1,5 +1,7 @@
-//! Every kind: who loses a race for a name, and who has an index open that another client drops.
+//! Every kind: who loses a race for a name, who has an index open that another client drops, and what a root looks like while it
+//! is erased.
 
+use farindex_fabric::RemotePtr;
 use farindex_fabric::memory::Delivery;
 use farindex_index::audit::Damage;
 use farindex_index::{AnyIndex, IndexError, PointIndex};
@@ -8,6 +10,9 @@ use farindex_pool::{PoolError, PoolOptions, catalog};
 use farindex_testkit::suite::audit;
 use farindex_testkit::test_runs::shipped;
 use farindex_testkit::world::{Member, World, join_all};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
 
 /// Both have made their index before one of them finds that the name is taken: it gives all of its memory back.
 #[test]
@@ -71,6 +76,41 @@ fn every_handle_learns_of_a_drop_that_another_client_finishes() {
             let mut audit = Audit::begin(session, &member.span()).await.expect("an audit");
             let audited = of_audit.audit(&mut audit, false).await.map(drop);
             assert_eq!(audited, Err(IndexError::Dropped), "{}: an audit", config.kind());
+        });
+    }
+}
+
+/// The kinds whose roots have the mark of a drop in word 0, and the place of their index tag.
+const TAG_WORDS: [(&str, usize); 5] = [("shard", 3), ("race", 1), ("sephash", 1), ("linear", 4), ("cuckoo", 4)];
+
+/// A WRITE may be torn, so the tag of a dropped index goes with a WRITE of its own, before the mark (docs/bugs/204).
+#[test]
+fn a_root_that_is_erased_loses_its_tag_before_the_mark_of_the_drop() {
+    for kind in shipped() {
+        let config = kind.smallest();
+        let Some((_, tag_word)) = TAG_WORDS.into_iter().find(|(kind, _)| *kind == config.kind()) else { continue };
+        World::memory(1, 32 << 20, Delivery::Deferred).run(async move |ctx| {
+            let pool = ctx.pool(&PoolOptions::default()).await;
+            let (one, two) = (ctx.join(&pool).await, ctx.join(&pool).await);
+            drop(AnyIndex::create(&one.session, "a", &config).await.expect("an index"));
+            let info = catalog::find(two.session.pool(), &two.span(), "a").await.expect("the index");
+            let list = two.span().read(info.root, 8).await.expect("the list of roots");
+            let root = RemotePtr::from_bits(list.words()[0]);
+            let look = async || {
+                let words = two.span().read(root, 40).await.expect("a READ");
+                (words.words()[0], words.words()[tag_word])
+            };
+            let (_, tag) = look().await;
+            assert_ne!(tag, 0, "{}", config.kind());
+            let mut seen = Vec::new();
+            let mut dropping = pin!(AnyIndex::drop_named(&one.session, "a"));
+            while poll_fn(|cx| Poll::Ready(dropping.as_mut().poll(cx))).await.is_pending() {
+                seen.push(look().await);
+                two.client.tick(&two.endpoint).await.expect("a heartbeat");
+            }
+            let marked = seen.iter().position(|(word, _)| *word != seen[0].0).expect("a mark");
+            let erased = seen.iter().position(|(_, now)| *now != tag).expect("no tag");
+            assert_eq!(seen[erased], (seen[marked].0, 0), "{}: {seen:x?}", config.kind());
         });
     }
 }
