@@ -11,7 +11,7 @@ use crate::stalling::Stalling;
 use crate::swarm::Features;
 use crate::verdict;
 use crate::waits::{Queues, Waits};
-use crate::worker::{Shared, Which, Worker, is_eviction};
+use crate::worker::{PRELOADING, Shared, Which, Worker, is_eviction};
 use crate::workload::{Op, Workload};
 use crate::{SeedReport, Setup, Stuck, lease_oracle};
 use farindex_check::{Recorder, Stamps};
@@ -86,7 +86,7 @@ async fn preload(
         endpoint: endpoint.clone(),
         log: shared.recorder(which).client(0),
         rng,
-        name: 0,
+        name: PRELOADING,
         // The values of two indexes differ.
         written: which as u64 * 10_000,
         session: None,

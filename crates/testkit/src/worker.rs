@@ -178,6 +178,9 @@ impl Shared {
     }
 }
 
+/// The name of the worker that inserts the keys that are there from the beginning.
+pub(crate) const PRELOADING: u64 = 0;
+
 /// One coroutine's state.
 pub(crate) struct Worker {
     pub(crate) shared: Rc<Shared>,
