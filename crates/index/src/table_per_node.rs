@@ -230,20 +230,21 @@ pub(crate) fn index_tag(session: &Session, uid: u64) -> u64 {
     xxhash_rust::xxh3::xxh3_64(&bytes)
 }
 
-/// Overwrites the root of a dropped index, of `len` bytes, whose memory is freed next. The index tag is word `tag_word`.
+/// Frees the root of a dropped index, of `len` bytes, when nobody takes it for one any more. The index tag is word
+/// `tag_word`, and the mark of the drop is in another word.
 ///
-/// A client may READ the root meanwhile, to learn whether the index exists. It must not find the tag without the mark of
-/// the drop, which is in another word, and a WRITE of several words may be torn (N2). So the tag goes first.
-pub(crate) async fn erase_root(
+/// An operation READs both, in any order (N2), to learn whether the index exists. So the tag goes first, and the word with
+/// the mark stays as it is until the operations that have READ the tag before have ended.
+pub(crate) async fn retire_root(
     session: &Session,
     span: &Span,
     root: RemotePtr,
     len: usize,
     tag_word: usize,
 ) -> Result<(), IndexError> {
-    let zeros = |words: usize| session.endpoint().buf_from_words(&vec![0; words]);
-    span.write(root.add(tag_word as u64 * 8), zeros(1)).await?;
-    Ok(span.write(root, zeros(len / 8)).await?)
+    span.write(root.add(tag_word as u64 * 8), session.endpoint().buf_from_words(&[0])).await?;
+    session.pin(session.span(OpKind::Maintenance))?.retire(root, len as u64);
+    Ok(())
 }
 
 /// READs the list of an index's roots, one for each memory node.

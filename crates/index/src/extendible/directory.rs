@@ -10,7 +10,7 @@ use super::mirror::Mirror;
 use crate::IndexError;
 use crate::audit::{Damage, Findings, OnDamage};
 use crate::maintenance::{astray, first_word};
-use crate::table_per_node::erase_root;
+use crate::table_per_node::retire_root;
 use farindex_fabric::{Batch, Done, NodeId, OpKind, RemotePtr, Span, Ticket};
 use farindex_pool::{Pin, Pool, Session};
 use std::cell::Cell;
@@ -401,14 +401,12 @@ impl Directory {
     pub async fn free(&self, session: &Session, span: &Span) -> Result<(), IndexError> {
         let words = span.read(self.root, ROOT_LEN).await?;
         self.learn_chunks(words.words());
-        erase_root(session, span, self.root, ROOT_LEN, ROOT_INDEX_TAG).await?;
         for chunk in 0..self.shape().chunks() {
             if let Some(at) = self.mirror.chunk(chunk) {
                 session.free(span, at, self.shape().words_of(chunk) * 8).await?;
             }
         }
-        session.free(span, self.root, ROOT_LEN as u64).await?;
-        Ok(())
+        retire_root(session, span, self.root, ROOT_LEN, ROOT_INDEX_TAG).await
     }
 }
 

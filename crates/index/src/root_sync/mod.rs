@@ -23,7 +23,7 @@ mod interval;
 use crate::IndexError;
 use crate::marks::mark;
 use crate::recovery::{HeldLock, acquire, claim_and_recover, clear_intent, wait_for_lock_holder};
-use crate::table_per_node::erase_root;
+use crate::table_per_node::retire_root;
 use farindex_fabric::{Batch, Done, NodeId, OpKind, RemotePtr, Span, Ticket};
 use farindex_pool::{Intent, IntentCell, Lock, LockTimeout, Names, Pin, PoolError, Session};
 use interval::SyncInterval;
@@ -221,8 +221,7 @@ pub(crate) async fn free_root<R: RootCopy>(
     for (segment, bytes) in R::parse(words.words(), root, shape).into_iter().flat_map(|copy| copy.spans(chunk_size)) {
         session.free_zeroed(span, segment, bytes).await?;
     }
-    erase_root(session, span, root, R::LEN, R::INDEX_TAG_WORD).await?;
-    Ok(session.free(span, root, R::LEN as u64).await?)
+    retire_root(session, span, root, R::LEN, R::INDEX_TAG_WORD).await
 }
 
 /// Marks a root as dropped, if it is a root of the index with this tag.
