@@ -50,9 +50,10 @@
 //! to a memory node, or with one doorbell. It is sent when no coroutine of its executor can run any more, when so much
 //! has been collected that waiting longer would not help, or at once if no executor runs and none is about to. Batches
 //! that travel together stay independent: each completes once with its own results (G1), they have no order (N1), and
-//! what refuses one of them is no concern of the others. A batch travels whole to each of its nodes, so its own order holds (G4). If the
-//! message is lost, N7 holds for each batch in it, and G4 within each. What a client has posted and not sent takes no
-//! effect once it is revoked (G6); if it crashes, it never does (N7). Deadlines begin when a batch is posted.
+//! what refuses one of them is no concern of the others. A batch travels whole to each of its nodes, so its own order
+//! holds (G4). If the message is lost, N7 holds for each batch in it, and G4 within each. What a client has posted and not
+//! sent takes no effect once it is revoked (G6); if it crashes, it never does (N7). Deadlines begin when a batch is
+//! posted.
 //!
 //! # Addresses, lengths, batches
 //!
