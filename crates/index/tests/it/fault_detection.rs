@@ -1,7 +1,7 @@
 //! Every fault that is planted or published, and how many seeds it takes until it is detected. The shipped form passes
 //! the same seeds.
 //!
-//! `cargo test --release -p farindex-index --test it fault_detection -- --nocapture` prints the table; with
+//! `cargo test --release -p farindex-index-tests --test it fault_detection -- --nocapture` prints the table; with
 //! `FARINDEX_FAULT=NoGrace` only the faults whose names hold that. Seeds that are known to detect a fault go first; with
 //! `FARINDEX_SEED_LIMIT=2000`, so many seeds are searched from 0 on.
 

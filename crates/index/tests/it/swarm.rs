@@ -1,6 +1,6 @@
 //! What `farindex check` runs: each seed draws features. Here the pins are judged as well, and the paths are counted.
 //!
-//! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index --test it swarm` fails if no seed passes some path.
+//! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index-tests --test it swarm` fails if no seed passes some path.
 
 use crate::marks;
 use farindex_sim::ODDS;
@@ -77,6 +77,14 @@ fn writers_whose_way_leads_by_other_leaves_end() {
 fn audit_among_others_finds_the_parent_of_a_new_segment() {
     let run = test_run("sephash", SHIPPED, false).expect("a kind");
     let report = run.run_seed(17766, &run.setup.clone().with_crashes().with_first_features(16));
+    assert!(report.is_sound(), "{report}");
+}
+
+/// See docs/bugs/204: a client READ the root of a dropped index in the midst of the WRITE that erased it, and went on.
+#[test]
+fn root_of_a_dropped_index_is_never_taken_for_that_of_a_living_one() {
+    let run = test_run("sephash", SHIPPED, false).expect("a kind");
+    let report = run.run_seed(20_003_784, &run.setup.clone().with_first_features(25));
     assert!(report.is_sound(), "{report}");
 }
 

@@ -1,6 +1,6 @@
 //! DEX under the adversary: compute nodes take ranges from each other all the time.
 //!
-//! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index --test it dex::adversary` runs more of them.
+//! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index-tests --test it dex::adversary` runs more of them.
 
 use crate::{adversary, marks};
 use farindex_testkit::dex::DexUnderTest;

@@ -1,6 +1,6 @@
 //! Linear probing under the adversary: many seeds, every history checked, every index audited.
 //!
-//! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index --test it linear::adversary` runs more of them.
+//! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index-tests --test it linear::adversary` runs more of them.
 
 use crate::{adversary, marks};
 use farindex_sim::ODDS;

@@ -1,6 +1,6 @@
 //! RACE under the adversary: many seeds, every history checked, every index audited.
 //!
-//! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index --test it race::adversary` runs more of them.
+//! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index-tests --test it race::adversary` runs more of them.
 
 use crate::{adversary, marks};
 use farindex_index::race::Variant;

@@ -1,6 +1,6 @@
 //! SepHash under the adversary: many seeds, every history checked, every index audited.
 //!
-//! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index --test it sephash::adversary` runs more of them.
+//! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index-tests --test it sephash::adversary` runs more of them.
 
 use crate::adversary;
 use farindex_testkit::sephash::{SepHashUnderTest, deepening, stopping};
