@@ -120,6 +120,8 @@ impl<'a> Findings<'a> {
     }
 
     pub(crate) fn problem(&mut self, what: String) {
+        // What was not read may lead to other objects.
+        self.audit.expect_missed_objects();
         if self.problems.len() < Self::PROBLEMS {
             self.problems.push(what);
         } else {

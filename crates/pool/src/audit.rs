@@ -83,6 +83,8 @@ pub struct Audit {
     before: Option<(Vec<u64>, u64)>,
     /// Crashed clients may have left unfinished changes.
     unfinished: bool,
+    /// The walk may have missed objects.
+    pub(crate) incomplete: bool,
 }
 
 /// The objects that begin in one page: a bit for each 64 bytes, and their smallest and largest size in units of 64
@@ -133,6 +135,12 @@ impl Audit {
     /// from both places.
     pub fn expect_unfinished_steps(&mut self) {
         self.unfinished = true;
+    }
+
+    /// Declares that the walk may have missed objects, as where something cannot be read: then
+    /// [`reclaim`](Self::reclaim) frees nothing.
+    pub fn expect_missed_objects(&mut self) {
+        self.incomplete = true;
     }
 
     /// Records an inconsistency.

@@ -6,8 +6,8 @@ use farindex_index::audit::Damage;
 use farindex_index::shard::bucket::Level;
 use farindex_index::shard::slot::{Entry, META, Slot, Stamp, freeze};
 use farindex_index::{IndexError, PointIndex, PoolIndex, Shard, shard};
-use farindex_pool::PoolOptions;
 use farindex_pool::audit::Audit;
+use farindex_pool::{PoolOptions, catalog};
 use farindex_testkit::suite::colliding;
 use farindex_testkit::world::World;
 
@@ -159,4 +159,34 @@ async fn recycled_in_part(index: &Shard, span: &Span, at: RemotePtr) {
     }
     put(span, first, before[0]).await;
     put(span, second, before[1]).await;
+}
+
+/// An entry that an audit cannot follow may lead to memory that it has not reached: nothing is reclaimed.
+#[test]
+fn an_audit_with_a_problem_reclaims_nothing() {
+    World::memory(1, 16 << 20, Delivery::Immediate).run(async |ctx| {
+        let member = ctx.join(&ctx.pool(&PoolOptions::default()).await).await;
+        let index = Shard::create(&member.session, "a", &smallest()).await.unwrap();
+        let span = member.span();
+        index.insert(b"key", b"value").await.unwrap();
+        let bucket = index.tables()[0].geometry().bucket(Level::One, 0);
+        let (mut at, mut found) = (bucket, word(&span, bucket).await);
+        while !matches!(Slot::decode(found), Slot::Live(_)) {
+            at = at.add(8);
+            found = word(&span, at).await;
+        }
+        let Slot::Live(entry) = Slot::decode(found) else { return };
+        let astray = Slot::Live(Entry { ptr: entry.ptr.add(1 << 16), ..entry }).over(found);
+        for (slot, reclaims) in [(astray, false), (found, true)] {
+            put(&span, at, slot).await;
+            member.session.flush().await.unwrap();
+            let mut audit = Audit::begin(&member.session, &span).await.unwrap();
+            let info = catalog::find(member.session.pool(), &span, "a").await.unwrap();
+            audit.reach(info.root, 8, "a list of roots");
+            let sound = index.audit(&mut audit, true).await.unwrap().problems.is_empty();
+            let reclaimed = audit.reclaim(&member.session, &span).await.unwrap();
+            assert_eq!((sound, reclaimed.alone, reclaimed.bytes), (reclaims, reclaims, 0));
+        }
+        assert_eq!(index.get(b"key").await.unwrap().as_deref(), Some(&b"value"[..]));
+    });
 }
