@@ -96,3 +96,11 @@ fn operation_waits_while_its_partition_goes_back_and_forth() {
     let report = run.run_seed(723, &run.setup.clone().with_crashes().with_first_features(16));
     assert!(report.is_sound(), "{report}");
 }
+
+/// See docs/bugs/206: a torn READ mixed the heartbeat of a slot's former owner with the state of the present one.
+#[test]
+fn client_is_evicted_after_a_lease_only() {
+    let run = test_run("linear", SHIPPED, true).expect("a kind");
+    let report = run.run_seed(33_004_445, &run.setup.clone().with_crashes().with_first_features(25));
+    assert!(report.is_sound(), "{report}");
+}

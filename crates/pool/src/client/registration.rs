@@ -37,7 +37,8 @@ impl Client {
             for (slot, seen) in (0..).zip(slots).filter(|(_, slot)| slot.vacant()) {
                 let state = taken(seen.state);
                 if span.cas(pool.geometry(HOME).client(slot), seen.state, state).await? == seen.state
-                    && let Some(epoch) = Self::activate_slot(pool, identity, &span, (slot, state), *seen).await?
+                    && let Some((epoch, heartbeat)) =
+                        Self::activate_slot(pool, identity, &span, (slot, state), *seen).await?
                 {
                     let state = state & !0xFF | ACTIVE;
                     let mut slots_before: Vec<u64> = slots.iter().map(|slot| registration(slot.state)).collect();
@@ -48,7 +49,7 @@ impl Client {
                         slot,
                         state: AtomicU64::new(state),
                         epoch: AtomicU64::new(epoch),
-                        heartbeat: AtomicU64::new(1),
+                        heartbeat: AtomicU64::new(heartbeat),
                         lost: AtomicBool::new(false),
                         beat_at: AtomicU64::new(nanos(began)),
                         missed_leases: AtomicU64::new(0),
@@ -92,26 +93,29 @@ impl Client {
         }
     }
 
-    /// Fills in a slot that this client has taken, and begins its lease; returns the epoch. `None` if another client
-    /// freed the slot meanwhile.
+    /// Fills in a slot that this client has taken, and begins its lease; returns the epoch and the heartbeat. `None` if another
+    /// client freed the slot meanwhile.
     async fn activate_slot(
         pool: &Pool,
         identity: Identity,
         span: &Span,
         (slot, state): (u64, u64),
         seen: ClientSlot,
-    ) -> Result<Option<u64>, PoolError> {
+    ) -> Result<Option<(u64, u64)>, PoolError> {
         let at = pool.geometry(HOME).client(slot);
         // `quiesced` is zero until the last batch, which keeps the epoch from advancing. From before this client reads
         // the epoch until it publishes it, the epoch can advance by at most one.
         let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let mine = [1, 0, identity.token, identity.pid, identity.started, wall.as_secs()];
+        let mut mine = [0, 0, identity.token, identity.pid, identity.started, wall.as_secs()];
+        // No two clients have the same heartbeat in a slot, so a READ that mixes words of both shows none of them as old (L1).
+        let next = |seen: &[u64; 6]| seen[0].wrapping_add(1);
         const SINCE: u64 = offset_of!(ClientSlot, since) as u64 / 8;
         let words = |slot: &ClientSlot| {
             let [token, pid, started] = slot.identity;
             [slot.heartbeat, slot.quiesced, token, pid, started, slot.since]
         };
         let mut seen = words(&seen);
+        mine[0] = next(&seen);
         let epoch = loop {
             let mut batch = span.batch();
             for (i, (seen, mine)) in (1..).zip(seen.into_iter().zip(mine)) {
@@ -132,11 +136,14 @@ impl Client {
             if seen == mine {
                 break epoch;
             }
+            if seen[0] != mine[0] {
+                mine[0] = next(&seen);
+            }
         };
         let mut batch = span.batch();
         batch.cas(at.add(offset_of!(ClientSlot, quiesced) as u64), 0, epoch);
         let begun = batch.cas(at, state, state & !0xFF | ACTIVE);
         let mut done = batch.post().await?;
-        Ok((done.old(begun) == state).then_some(epoch))
+        Ok((done.old(begun) == state).then_some((epoch, mine[0])))
     }
 }

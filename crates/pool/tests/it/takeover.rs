@@ -5,7 +5,9 @@ use farindex_fabric::memory::Delivery;
 use farindex_fabric::{Driver, Executor, Fabric, FabricError, MemoryFabric, OpKind, RemotePtr, Span};
 use farindex_pool::faults::{Fault, plant};
 use farindex_pool::layout::{EVICTING, HOME, header, header_word};
-use farindex_pool::{Claim, Client, Intent, IntentCell, Lock, Pool, PoolError, PoolOptions, Session, clients, intent};
+use farindex_pool::{
+    Claim, Client, ClientInfo, Intent, IntentCell, Lock, Pool, PoolError, PoolOptions, Session, clients, intent,
+};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -472,4 +474,31 @@ fn epoch_advances_past_a_client_only_after_its_eviction() {
     assert!(epochs > 2 && !works, "{epochs} epochs later, its verbs take effect: {works}");
     let (epochs, works) = advance_past_a_gone_client(&[Fault::EpochSkipsRevocation]);
     assert!(epochs > 2 && works, "the test detects the planted fault");
+}
+
+/// A torn READ may mix the words of a slot's former owner and its present one. If a later heartbeat made the mixture true, an
+/// observer would take it for unchanged since that READ (L1, docs/bugs/206).
+#[test]
+fn no_two_owners_of_a_slot_have_the_same_heartbeat() {
+    let rig = rig();
+    let mut highest = 0;
+    for owner in 0..4 {
+        let member = rig.join();
+        for _ in 0..=owner {
+            let slots = member.run(clients(&rig.pool, &member.endpoint.span(OpKind::Other))).expect("read");
+            let [ClientInfo { slot: 0, record, .. }] = &slots[..] else { panic!("{slots:?}") };
+            assert!(record.heartbeat > highest, "heartbeat {} follows {highest}", record.heartbeat);
+            highest = record.heartbeat;
+            member.tick();
+        }
+        if owner == 2 {
+            // This one does not leave: the next one evicts it.
+            let next = rig.join();
+            next.run(next.client.wait_and_evict_expired(&next.endpoint)).expect("evicted");
+            next.close();
+        } else {
+            member.close();
+        }
+        highest = highest.max(rig.peek(rig.pool.geometry(HOME).client(0), 2)[1]);
+    }
 }
