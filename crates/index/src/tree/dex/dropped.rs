@@ -7,7 +7,7 @@
 use super::Dex;
 use super::acquire::Pending;
 use super::map::{Map, is_later, place_of, word_after};
-use super::proposal::{MAP, NONE, PROPOSAL, Proposal, RECORD_LEN, REFUSED};
+use super::proposal::{MAP, NONE, PROPOSAL, Proposal, RECORD_LEN};
 use crate::IndexError;
 use crate::maintenance::read_word;
 use crate::marks::mark;
@@ -77,7 +77,7 @@ impl Dex {
     /// Has the map of the word `of`, which follows the one at `base`, ever counted? `map` is the one that counts, `word` its word
     /// before it was sealed, or after. Maps never change, and each names the one that it follows, so this goes back along
     /// them. `None` where the memory of one has another use by now.
-    async fn has_counted(
+    pub(super) async fn has_counted(
         &self,
         span: &Span,
         (word, mut map): (u64, Map),
@@ -101,17 +101,11 @@ impl Dex {
         let tag = self.tree().tag;
         let word = read_word(span, anchor.add(MAP)).await?;
         let Some((map, len)) = Map::read_sealed(span, tag, word).await? else { return Ok(()) };
+        for ((proposed, len), _) in self.proposed(span, (word, &map)).await? {
+            mark!("dex: proposed map of an index that was dropped was freed");
+            self.session.free(span, proposed, len).await?;
+        }
         for record in map.members() {
-            let proposal = read_word(span, record.add(PROPOSAL)).await?;
-            // Its operation was given up, or its client has crashed.
-            if proposal > REFUSED
-                && let Some((proposed, len)) = Map::read_sealed(span, tag, proposal).await?
-                && let of = (proposal, place_of(proposed.base))
-                && self.has_counted(span, (word, map.clone()), of).await? == Some(false)
-            {
-                mark!("dex: proposed map of an index that was dropped was freed");
-                self.session.free(span, place_of(proposal), len).await?;
-            }
             self.session.free(span, record, RECORD_LEN).await?;
         }
         Ok(self.session.free(span, place_of(word), len).await?)

@@ -21,6 +21,7 @@
 //! those who own nothing.
 
 mod acquire;
+mod audit;
 mod command_turn;
 #[cfg(feature = "marks")]
 pub mod decoders;
@@ -65,10 +66,9 @@ use crate::{IndexAudit, IndexError, Value};
 use farindex_fabric::{Buf, NodeId, RemotePtr, Span, apart, cold};
 use farindex_pool::audit::Audit;
 use farindex_pool::{Claim, OnTick, Pin, PoolError};
-use map::{Map, place_of};
 use ownership::{Gate, Ownership};
 pub use partitions::PartitionInfo;
-use proposal::{RECORD_LEN, lock_of};
+use proposal::lock_of;
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
 use std::ops::Bound;
@@ -374,6 +374,12 @@ impl Leaves for Dex {
             // Locked, dead, or no node of this index.
             return Ok(head.word(0) == magic(tree.tag, at) | 1);
         }
+        if tree.dropping.get() {
+            // Nobody changes it any more, and what says who owns it was freed (D11).
+            self.restore_own(pin, at).await?;
+            let words = span.read(at, self.leaf_len()).await?;
+            return self.leaf(span, at, words).map(|_| true).map_err(|_| unsound(at));
+        }
         let Some(low) = tree.fence_key(span, head.low()).await? else { return Ok(false) };
         match cold(self.acquire(&low)).await {
             // Its owner may be changing it.
@@ -511,19 +517,9 @@ impl TablePerNode for Dex {
 
     async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
         self.flush().await?;
-        // One that no map has come to name, for want of memory.
-        let turn = self.turn_to_acquire().await;
-        if let Some(record) = self.own.take_unknown() {
-            self.own.give_up_record(&self.session, &self.tree().maintenance(), (record, false));
-        }
-        drop(turn);
+        self.end_ownership_changes(alone).await?;
         let report = self.tree().audit_entries(self, audit, alone, |key| self.hash(key)).await?;
-        let pin = self.tree().pin(self.tree().maintenance()).await?;
-        let (word, map) = self.latest_map(pin.span()).await?;
-        if !place_of(word).is_null() {
-            audit.reach(place_of(word), Map::block_len(&map.encode()?), "a map of partitions");
-        }
-        map.members().for_each(|record| audit.reach(record, RECORD_LEN, "an owner record"));
+        self.reach_ownership(audit).await?;
         Ok(report)
     }
 

@@ -316,6 +316,9 @@ impl Ownership {
     pub(super) fn take_pending(&self) -> Option<Proposal> {
         self.state().pending.take()
     }
+    pub(super) fn is_pending(&self) -> bool {
+        self.state().pending.is_some()
+    }
     pub(super) fn set_pending(&self, proposal: Proposal) {
         self.state().pending = Some(proposal);
     }

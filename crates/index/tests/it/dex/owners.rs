@@ -4,8 +4,9 @@ use farindex_fabric::OpKind;
 use farindex_fabric::memory::Delivery;
 use farindex_index::dex::{Config, Foreign, Moves};
 use farindex_index::{Dex, IndexError, Lifecycle, PointIndex, PoolIndex, Upsert};
-use farindex_pool::PoolOptions;
 use farindex_pool::audit::Audit;
+use farindex_pool::reclaim::Reclaimed;
+use farindex_pool::{PoolOptions, catalog};
 use farindex_testkit::world::{Member, World, join_all};
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -129,6 +130,76 @@ fn an_owner_answers_what_it_has_carried_out_before_it_leaves() {
             assert_eq!((report.alone, report.problems), (true, Vec::<String>::new()), "after {polls} polls");
         });
     }
+}
+
+/// A compute node asks for what another one owns, and leaves. What it has proposed is not lost memory as long as the owner may
+/// accept it (D10, docs/bugs/205).
+#[test]
+fn a_proposed_map_is_not_reclaimed() {
+    World::calm(1, 4 << 20).run(async |ctx| {
+        let pool = ctx.pool(&PoolOptions::default()).await;
+        let (first, second) = (ctx.join(&pool).await, ctx.join(&pool).await);
+        let index = Dex::create(&first.session, "dex", &Config::default()).await.expect("an index");
+        assert_eq!(index.upsert(b"key", b"1").await, Ok(Upsert::Inserted));
+        let other = Dex::open(&second.session, "dex").await.expect("the index");
+        assert_eq!(polled(40, other.upsert(b"key", b"2")).await, None);
+        drop(other);
+        second.close().await;
+        assert!(reclaim(&first, &index).await.alone);
+        // The owner accepts it, and owns nothing any more.
+        first.endpoint.sleep(Duration::from_millis(10)).await;
+        first.client.tick(&first.endpoint).await.expect("a heartbeat");
+        assert!(index.partition_list().await.expect("a list").iter().all(|partition| !partition.is_own));
+        // The map before is lost, because its proposer would have retired that.
+        assert_eq!(settle(&first, &index).await, (true, vec![], 1));
+        assert_eq!(index.get(b"key").await.expect("a lookup").as_deref(), Some(&b"1"[..]));
+    });
+}
+
+/// A compute node gives up an operation that waits for an answer, and audits the pool. Of the map that it has proposed and the one
+/// before, it frees one, once.
+#[test]
+fn an_audit_takes_the_answer_to_a_proposal() {
+    World::calm(1, 4 << 20).run(async |ctx| {
+        let pool = ctx.pool(&PoolOptions::default()).await;
+        let (first, second) = (ctx.join(&pool).await, ctx.join(&pool).await);
+        let index = Dex::create(&first.session, "dex", &Config::default()).await.expect("an index");
+        assert_eq!(index.upsert(b"key", b"1").await, Ok(Upsert::Inserted));
+        let other = Dex::open(&second.session, "dex").await.expect("the index");
+        assert_eq!(polled(40, other.upsert(b"key", b"2")).await, None);
+        first.client.tick(&first.endpoint).await.expect("a heartbeat");
+        drop(index);
+        first.close_while_ticking(&[&second]).await;
+        // The first one retires the map before. What the operation has allocated is lost, because it was given up.
+        settle(&second, &other).await;
+        second.session.drain().await.expect("nothing is retired");
+        assert_eq!(settle(&second, &other).await, (true, vec![], 1));
+        assert!(reclaim(&second, &other).await.alone);
+        assert_eq!(other.upsert(b"key", b"2").await, Ok(Upsert::Updated));
+        second.session.drain().await.expect("nothing is retired");
+        assert_eq!(settle(&second, &other).await, (true, vec![], 0));
+    });
+}
+
+/// Walks the pool.
+async fn audit(member: &Member, index: &Dex) -> Audit {
+    let span = member.span();
+    let mut audit = Audit::begin(&member.session, &span).await.expect("an audit");
+    let info = catalog::find(member.session.pool(), &span, "dex").await.expect("the index");
+    audit.reach(info.root, 8, "a list of roots");
+    let report = index.audit(&mut audit, true).await.expect("a walk");
+    assert_eq!(report.problems, Vec::<String>::new());
+    audit
+}
+
+async fn reclaim(member: &Member, index: &Dex) -> Reclaimed {
+    audit(member, index).await.reclaim(&member.session, &member.span()).await.expect("reclaimed")
+}
+
+/// Was the audit alone, what is wrong, and how many objects are lost?
+async fn settle(member: &Member, index: &Dex) -> (bool, Vec<String>, u64) {
+    let report = audit(member, index).await.settle(&member.session, &member.span()).await.expect("an audit");
+    (report.alone, report.problems, report.lost)
 }
 
 /// What comes of an operation that is polled so many times and then given up.

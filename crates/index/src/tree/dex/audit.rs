@@ -1,0 +1,79 @@
+//! What an audit reaches of maps, proposals and owner records.
+//!
+//! Invariant: what an owner that is alive, or this compute node, may still use is never taken for lost memory. A map that is
+//! proposed at a record may come to count long after its proposer has left (D10 in `docs/protocols/dex.md`).
+
+use super::Dex;
+use super::map::{Map, place_of};
+use super::proposal::{PROPOSAL, RECORD_LEN, REFUSED};
+use crate::IndexError;
+use crate::backoff::Backoff;
+use crate::maintenance::read_word;
+use crate::tree::change::Puts;
+use farindex_fabric::{RemotePtr, Span};
+use farindex_pool::audit::Audit;
+use std::collections::BTreeSet;
+
+impl Dex {
+    /// Ends what operations that were given up have left of changes of ownership. `alone`: no other client is at work.
+    pub(super) async fn end_ownership_changes(&self, alone: bool) -> Result<(), IndexError> {
+        let _turn = self.turn_to_acquire().await;
+        if alone {
+            // Otherwise its owner may take its time.
+            let pin = self.tree().pin(self.tree().maintenance()).await?;
+            match self.settle_pending(&pin, &mut Backoff::default()).await {
+                Ok(()) | Err(IndexError::Locked { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        // One that no map has come to name, for want of memory.
+        if let Some(record) = self.own.take_unknown() {
+            self.own.give_up_record(&self.session, &self.tree().maintenance(), (record, false));
+        }
+        Ok(())
+    }
+
+    /// Records the map that counts, those that are proposed, and the owner records.
+    pub(super) async fn reach_ownership(&self, audit: &mut Audit) -> Result<(), IndexError> {
+        let pin = self.tree().pin(self.tree().maintenance()).await?;
+        let (word, map) = self.latest_map(pin.span()).await?;
+        if !place_of(word).is_null() {
+            audit.reach(place_of(word), Map::block_len(&map.encode()?), "a map of partitions");
+        }
+        let mut records: BTreeSet<_> = map.members().chain(self.own.record()).collect();
+        for ((at, len), next) in self.proposed(pin.span(), (word, &map)).await? {
+            audit.reach(at, len, "a proposed map of partitions");
+            if next.base == word {
+                // Its owner may accept it.
+                records.extend(next.members());
+            }
+        }
+        records.into_iter().for_each(|record| audit.reach(record, RECORD_LEN, "an owner record"));
+        if self.own.is_pending() {
+            // This compute node will free one of two maps, and does not know yet which.
+            audit.expect_missed_objects();
+        }
+        Ok(())
+    }
+
+    /// The maps that are proposed at the records of the map that counts, and have never counted, with their blocks. The operation
+    /// of such a one waits for the answer or was given up, or its client has crashed.
+    pub(super) async fn proposed(
+        &self,
+        span: &Span,
+        (word, map): (u64, &Map),
+    ) -> Result<Vec<((RemotePtr, u64), Map)>, IndexError> {
+        let mut maps = Vec::new();
+        for record in map.members() {
+            let proposal = read_word(span, record.add(PROPOSAL)).await?;
+            if proposal > REFUSED
+                && let Some((proposed, len)) = Map::read_sealed(span, self.tree().tag, proposal).await?
+                && let of = (proposal, place_of(proposed.base))
+                && self.has_counted(span, (word, map.clone()), of).await? == Some(false)
+            {
+                maps.push(((place_of(proposal), len), proposed));
+            }
+        }
+        Ok(maps)
+    }
+}
