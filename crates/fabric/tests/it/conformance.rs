@@ -68,8 +68,8 @@ impl Fabric for Interleaving {
 /// READs are fetched ahead, on threads and as coroutines of one thread, with a latency of lines and without.
 #[test]
 fn memory_interleaved() {
-    struct Subject(bool, u64);
-    impl FabricUnderTest for Subject {
+    struct FetchingAhead(bool, u64);
+    impl FabricUnderTest for FetchingAhead {
         fn fabric(&self, nodes: usize, len: u64) -> Result<Arc<dyn Fabric>, FabricError> {
             let fabric = MemoryFabric::new(nodes, len)?.with_line_latency(Duration::from_nanos(self.1));
             Ok(Arc::new(Interleaving(fabric.with_call_handler(CallTable::builtin().into_handler()))))
@@ -79,7 +79,7 @@ fn memory_interleaved() {
         }
     }
     for (threads, latency) in [(true, 0), (true, 200), (false, 0), (false, 200)] {
-        in_turn(&Subject(threads, latency));
+        in_turn(&FetchingAhead(threads, latency));
     }
 }
 
