@@ -5,7 +5,9 @@
 //! verb of an *evicted* client takes effect any more.
 
 use crate::faults::{Fault, planted};
-use crate::layout::{ACTIVE, CLIENT_SLOT_LEN, ClientSlot, EVICTING, HOME, REGISTERING, registration, renewed};
+use crate::layout::{
+    ACTIVE, CLIENT_SLOT_LEN, ClientSlot, EVICTING, HOME, REGISTERING, first_word, registration, renewed,
+};
 use crate::leaks::Leaks;
 use crate::{Pool, PoolError, mark};
 use farindex_fabric::{Buf, FabricError, Identity, Span};
@@ -140,8 +142,12 @@ impl LeaseWatch {
 }
 
 /// Evicts a client: says so in its slot, revokes it on every memory node, and then frees the slot. Returns `false` if the
-/// client is not evicted: the fabric cannot revoke it, or it has renewed its lease since `record` was READ.
+/// client is not evicted: the fabric cannot revoke it, it has renewed its lease since `record` was READ, or `record` shows the
+/// identity of another one.
 pub(crate) async fn evict(pool: &Pool, span: &Span, slot: u64, record: &ClientSlot) -> Result<bool, PoolError> {
+    if record.active() && !is_owners_identity(pool, span, slot, record).await? {
+        return Ok(false);
+    }
     let at = pool.geometry(HOME).client(slot);
     if planted(Fault::FreedBeforeRevocation) {
         span.cas(at, record.state, record.state & !0xFF).await?;
@@ -184,4 +190,23 @@ pub(crate) async fn evict(pool: &Pool, span: &Span, slot: u64, record: &ClientSl
     batch.cas(at, state, state & !0xFF);
     batch.post().await?;
     Ok(true)
+}
+
+/// READs a slot again; returns whether its owner in `record` has the identity that is there.
+///
+/// One READ may show the state of one owner and the identity of the one before (N2), who may be gone. A READ that begins
+/// after an owner's state was seen shows the identity of that one or of a later one, and then the state behind it is
+/// another.
+async fn is_owners_identity(pool: &Pool, span: &Span, slot: u64, record: &ClientSlot) -> Result<bool, PoolError> {
+    let at = pool.geometry(HOME).client(slot);
+    let mut batch = span.batch();
+    let (again, state) = (batch.read(at, CLIENT_SLOT_LEN as usize), batch.read(at, 8));
+    let mut done = batch.post().await?;
+    let (again, state) = (done.buf(again), first_word(&done.buf(state)));
+    let same = |again: &ClientSlot| again.identity == record.identity;
+    let confirmed = registration(state) == registration(record.state) && parse_slots(&again).first().is_some_and(same);
+    if !confirmed {
+        mark!("takeover: slot has another owner than its identity says");
+    }
+    Ok(confirmed)
 }

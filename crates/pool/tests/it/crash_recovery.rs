@@ -319,3 +319,73 @@ fn takeover_checks_detect_every_planted_fault() {
     assert!(detect(Fault::SingleRead, |seed| with_crashed_candidates(seed, false)));
     assert!(detect(Fault::TornIntents, |seed| with_crashed_candidates(seed, true)));
 }
+
+/// A client registers in the slot of one that has crashed, while READs of the slots are torn: they may show its state and the
+/// identity of the crashed one (docs/bugs/207).
+#[test]
+fn client_in_the_slot_of_a_crashed_one_is_not_evicted_in_its_place() {
+    let mut torn = 0;
+    for seed in seeds(200) {
+        let swarm = Swarm {
+            split: ODDS,
+            tear: ODDS,
+            pieces: 16,
+            gap_ns: 100,
+            stall: ODDS / 8,
+            stall_exponent: 17,
+            ..Swarm::calm()
+        };
+        let config = Config { node_len: 512 << 10, swarm: Some(swarm), reports_crashes: true, ..Config::default() };
+        let sim = Sim::new(seed, config).expect("a world");
+        let (harness, fabric) = (sim.harness(), sim.fabric());
+        let made = sim.block_on(async move {
+            let options = PoolOptions { client_slots: 2, lease: Duration::from_secs(1), ..PoolOptions::default() };
+            Pool::create(fabric, &harness.connect(), &options).await
+        });
+        let pool = made.expect("ends").expect("a pool");
+        let [observer, victim, next] = [sim.client(), sim.client(), sim.client()];
+        let registered = async |pool: Pool, me: farindex_sim::Client| {
+            let endpoint = me.connect();
+            Ok::<_, PoolError>((Client::register(&pool, me.identity(), &endpoint).await?, endpoint))
+        };
+        let owner = sim.spawn(&victim, registered(pool.clone(), victim.clone()));
+        assert!(matches!(sim.run(), Outcome::Done));
+        victim.crash(CrashOutcome::Lost);
+        let free = Rc::new(Cell::new(false));
+        let evicted = sim.spawn(&observer, {
+            let (pool, me, free) = (pool.clone(), observer.clone(), Rc::clone(&free));
+            async move {
+                let (client, endpoint) = registered(pool.clone(), me).await?;
+                assert_eq!(client.evict_expired(&endpoint).await?, 1);
+                free.set(true);
+                let span = endpoint.span(OpKind::Other);
+                let mut mixed = 0;
+                for _ in 0..40 {
+                    mixed += clients(&pool, &span).await?.iter().filter(|other| other.gone == Some(true)).count();
+                    assert_eq!(client.evict_expired(&endpoint).await?, 0);
+                }
+                Ok::<_, PoolError>(mixed)
+            }
+        });
+        let ticked = sim.spawn(&next, {
+            let (pool, me) = (pool.clone(), next.clone());
+            async move {
+                let endpoint = me.connect();
+                while !free.get() {
+                    endpoint.sleep(Duration::from_micros(1)).await;
+                }
+                let (client, endpoint) = registered(pool, me).await?;
+                for _ in 0..20 {
+                    client.tick(&endpoint).await?;
+                }
+                Ok::<_, PoolError>(())
+            }
+        });
+        assert!(matches!(sim.run(), Outcome::Done));
+        torn += evicted.take().expect("ends").unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert_eq!(ticked.take(), Some(Ok(())), "seed {seed}");
+        drop(owner);
+    }
+    println!("{torn} READs showed a state and an identity that were never together");
+    assert!(torn > 0);
+}
