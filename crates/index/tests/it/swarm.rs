@@ -97,17 +97,6 @@ fn operation_waits_while_its_partition_goes_back_and_forth() {
     assert!(report.is_sound(), "{report}");
 }
 
-/// See docs/bugs/205: a drop that met a leaf of a crashed owner asked for its partition, and so freed a proposed map again; an
-/// audit took one for lost memory.
-#[test]
-fn proposed_map_is_freed_once() {
-    for (seed, coalesce) in [(31_003_518, false), (33_000_713, true)] {
-        let run = test_run("dex", SHIPPED, coalesce).expect("a kind");
-        let report = run.run_seed(seed, &run.setup.clone().with_crashes().with_first_features(25));
-        assert!(report.is_sound(), "{report}");
-    }
-}
-
 /// See docs/bugs/206: a torn READ mixed the heartbeat of a slot's former owner with the state of the present one.
 #[test]
 fn client_is_evicted_after_a_lease_only() {

@@ -1,10 +1,13 @@
 //! An index that is dropped while an owner has copies of its leaves: the owner learns of it before its next operation, and
 //! writes to no memory that has another use by now.
 
+use super::polled;
 use farindex_fabric::memory::Delivery;
+use farindex_fabric::{NodeId, RemotePtr};
 use farindex_index::dex::Config;
 use farindex_index::tree::faults::{Fault, plant};
 use farindex_index::{Dex, IndexError, Lifecycle, OrderedIndex, PointIndex, PoolIndex, Sherman, Upsert, sherman};
+use farindex_pool::audit::Audit;
 use farindex_pool::{PoolOptions, Session};
 use farindex_testkit::alone::assert_sound;
 use farindex_testkit::world::{Ctx, Member, World};
@@ -14,6 +17,7 @@ use std::ops::Bound;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
+use std::time::Duration;
 
 const KEYS: u64 = 200;
 
@@ -100,4 +104,39 @@ fn an_owner_learns_that_its_index_was_dropped() {
     // Without the look at the anchor it answers from its copies, and writes to what is another index's by now.
     let Seen { errors, harmed } = after_a_drop(&[Fault::DropUnseen]);
     assert!(errors.contains(&None) && harmed > 0, "{errors:?}, {harmed} harmed");
+}
+
+/// An owner crashes in the middle of a change, and a client whose proposal it has not answered drops the index. The drop restores
+/// the leaf by itself: what it has freed before says who owns it (D11, docs/bugs/205).
+#[test]
+fn a_drop_restores_what_a_crashed_owner_has_left() {
+    World::calm(1, 4 << 20).run(async |ctx| {
+        let pool = ctx.pool(&PoolOptions { lease: Duration::from_millis(20), ..PoolOptions::default() }).await;
+        let (owner, other) = (ctx.join(&pool).await, ctx.join(&pool).await);
+        let index = Dex::create(&owner.session, "dex", &Config::default()).await.expect("an index");
+        assert_eq!(index.upsert(b"the key!", b"a value!").await, Ok(Upsert::Inserted));
+        // Its operation is given up when it has made its proposal.
+        let asks = Dex::open(&other.session, "dex").await.expect("the index");
+        assert_eq!(polled(40, asks.upsert(b"the key!", b"another!")).await, None);
+        drop(asks);
+        // Of the owner's next change one word has landed.
+        let (span, memory) = (other.span(), RemotePtr::new(NodeId::new(0), 0));
+        let [old, new] = [*b"a value!", *b"changed!"].map(u64::from_le_bytes);
+        let mut found = Vec::new();
+        for at in (0..4 << 20).step_by(1 << 16) {
+            let words = span.read(memory.add(at), 1 << 16).await.expect("a READ");
+            found.extend(
+                (0..).zip(words.words()).filter(|(_, word)| **word == old).map(|(i, _)| memory.add(at + i * 8)),
+            );
+        }
+        assert_eq!(found.len(), 1);
+        span.write(found[0], other.endpoint.buf_from_words(&[new])).await.expect("a WRITE");
+        // The owner sends no heartbeat any more.
+        Dex::drop_index(&other.session, "dex").await.expect("a drop");
+        other.session.drain().await.expect("no block is freed twice");
+        let report = Audit::begin(&other.session, &span).await.expect("an audit");
+        let report = report.settle(&other.session, &span).await.expect("an audit");
+        assert_eq!((report.alone, report.problems), (true, vec![]));
+        drop(index);
+    });
 }

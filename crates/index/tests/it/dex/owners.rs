@@ -1,5 +1,6 @@
 //! Owners: what one compute node owns, another one asks for; what it does not give; who takes what a closed handle leaves.
 
+use super::polled;
 use farindex_fabric::OpKind;
 use farindex_fabric::memory::Delivery;
 use farindex_index::dex::{Config, Foreign, Moves};
@@ -200,20 +201,6 @@ async fn reclaim(member: &Member, index: &Dex) -> Reclaimed {
 async fn settle(member: &Member, index: &Dex) -> (bool, Vec<String>, u64) {
     let report = audit(member, index).await.settle(&member.session, &member.span()).await.expect("an audit");
     (report.alone, report.problems, report.lost)
-}
-
-/// What comes of an operation that is polled so many times and then given up.
-async fn polled<T>(polls: u64, work: impl Future<Output = T>) -> Option<T> {
-    let (mut work, mut left) = (pin!(work), polls);
-    poll_fn(|cx| match work.as_mut().poll(cx) {
-        Poll::Ready(done) => Poll::Ready(Some(done)),
-        Poll::Pending if left == 0 => Poll::Ready(None),
-        Poll::Pending => {
-            left -= 1;
-            Poll::Pending
-        }
-    })
-    .await
 }
 
 /// Operations that wait for the same owner fail one after the other, in the order in which they have begun, also those that wait
