@@ -346,6 +346,10 @@ impl Sim {
     pub fn revocations(&self) -> Vec<Revocation> {
         self.world().watching.as_ref().map(|watching| watching.revocations.clone()).unwrap_or_default()
     }
+    /// The watched slots whose clients were evicted and were not revoked on every memory node.
+    pub fn unrevoked(&self) -> Vec<usize> {
+        self.world().watching.as_ref().map(|watching| watching.unrevoked.clone()).unwrap_or_default()
+    }
     /// A handle that coroutines can hold to fail and restore memory nodes.
     pub fn node_control(&self) -> NodeControl {
         NodeControl { world: Rc::clone(&self.shared.world) }

@@ -26,6 +26,8 @@ pub struct Watch {
     /// Whether the token in a slot is its client's, by the slot's first word. A client that leaves a slot leaves its token
     /// there, and it stays until the next one has written its own.
     pub registered: fn(u64) -> bool,
+    /// Whether a change of a slot's first word, before and after, ends an eviction.
+    pub evicts: fn(u64, u64) -> bool,
 }
 
 /// A client was revoked on a node while its token stood in a slot.
@@ -55,6 +57,8 @@ pub(crate) struct Watching {
     /// The slots may have changed since they were compared.
     changed: bool,
     pub(crate) revocations: Vec<Revocation>,
+    /// Slots whose clients were evicted and were not revoked on every node.
+    pub(crate) unrevoked: Vec<usize>,
 }
 
 /// Notes that words of a memory node are stored to, in case that slots are among them.
@@ -76,13 +80,15 @@ impl Watch {
 impl World {
     pub(crate) fn start_watch(&mut self, spec: Watch) {
         let seen = vec![Seen { changed_at: self.now, ..Seen::default() }; spec.slots];
-        self.watching = Some(Watching { spec, seen, changed: true, revocations: Vec::new() });
+        self.watching = Some(Watching { spec, seen, changed: true, revocations: Vec::new(), unrevoked: Vec::new() });
         self.watch_slots();
     }
 
     /// Notes what the last event has changed.
     pub(crate) fn watch_slots(&mut self) {
-        let World { watching: Some(Watching { spec, seen, changed, .. }), nodes, now, .. } = self else { return };
+        let World { watching: Some(Watching { spec, seen, changed, unrevoked, .. }), nodes, now, .. } = self else {
+            return;
+        };
         let changed = std::mem::take(changed);
         if !changed && !cfg!(debug_assertions) {
             return;
@@ -96,6 +102,11 @@ impl World {
                 continue;
             }
             debug_assert!(changed, "a store to slot {slot} was not noted");
+            let evicted = matches!((seen.words.first(), words.first()), (Some(a), Some(b)) if (spec.evicts)(*a, *b));
+            let token = node.words.get(from + spec.token);
+            if evicted && !token.is_some_and(|token| nodes.iter().all(|node| node.revoked.contains(token))) {
+                unrevoked.push(slot);
+            }
             // Without the renewals of an expired lease, which are in the upper bits.
             let owner = |words: &[u64]| words.first().map(|state| state >> 8 & ((1 << 40) - 1));
             let silent = *now - seen.changed_at;

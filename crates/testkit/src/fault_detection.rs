@@ -376,8 +376,7 @@ pub fn cases() -> Vec<FaultCase> {
             "pool::Fault::NoRevocation",
             crashing(),
             pool::Fault::NoRevocation,
-        )
-        .seen_at(148),
+        ),
         in_table(
             "lock table: a READ answers gets that came after it was posted",
             "coalesce::Fault::LateReaders",

@@ -2,8 +2,9 @@
 //!
 //! Invariants: the simulator keeps, for each client slot of the pool, the longest time during which its words did not
 //! change, no matter by which client. An observer that saw them unchanged for a lease saw a part of such a time, so a client is
-//! evicted rightly only if one is as long as a lease, or if the client has crashed and the fabric says so. What the client
-//! believes is judged as well: one that counts itself as keeping its lease has not been evicted (see `cluster`).
+//! evicted rightly only if one is as long as a lease, or if the client has crashed and the fabric says so. When its slot is
+//! free, every memory node must have revoked the client whose identity is there. What the client believes is judged as well:
+//! one that counts itself as keeping its lease has not been evicted (see `cluster`).
 
 use farindex_fabric::NodeId;
 use farindex_pool::Pool;
@@ -21,16 +22,17 @@ pub(crate) fn watch(sim: &Sim, pool: &Pool) {
         changing: offset_of!(ClientSlot, identity) / 8,
         token: offset_of!(ClientSlot, identity) / 8,
         registered: |state| matches!(state & 0xFF, ACTIVE | EVICTING),
+        evicts: |before, after| before & 0xFF == EVICTING && after == before & !0xFF,
     });
 }
 
 /// What is wrong with the evictions of a run.
 pub(crate) fn judge(sim: &Sim, lease: Duration) -> Vec<String> {
-    let wrong = sim.revocations().into_iter().filter(|revocation| !revocation.crashed && revocation.silent < lease);
-    wrong
-        .map(|revocation| {
-            let (silent, slot) = (revocation.silent, revocation.slot);
-            format!("the client in slot {slot} was evicted, and had never been silent for longer than {silent:?}")
-        })
-        .collect()
+    let early = sim.revocations().into_iter().filter(|revocation| !revocation.crashed && revocation.silent < lease);
+    let early = early.map(|revocation| {
+        let (silent, slot) = (revocation.silent, revocation.slot);
+        format!("the client in slot {slot} was evicted, and had never been silent for longer than {silent:?}")
+    });
+    let unrevoked = sim.unrevoked().into_iter();
+    early.chain(unrevoked.map(|slot| format!("the client in slot {slot} was evicted without being revoked"))).collect()
 }

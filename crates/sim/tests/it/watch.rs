@@ -8,19 +8,18 @@ use std::time::Duration;
 /// Words of a slot: its state, which is odd while it is its client's, a heartbeat, and the client's token.
 const WORDS: u64 = 3;
 
+fn watch() -> Watch {
+    let registered = |state| state & 1 == 1;
+    let evicts = |before, after| before & 3 == 3 && after == before & !3;
+    Watch { at: word(0), slots: 2, words: WORDS as usize, changing: 2, token: 2, registered, evicts }
+}
+
 #[test]
 fn a_token_that_was_left_in_a_slot_is_not_its_clients() {
     let sim = Sim::new(1, Config { swarm: Some(Swarm::calm()), ..config() }).unwrap();
     let (victim, other) = (sim.client(), sim.client());
     let (ours, target) = (other.connect(), victim.identity());
-    sim.watch(Watch {
-        at: word(0),
-        slots: 2,
-        words: WORDS as usize,
-        changing: 2,
-        token: 2,
-        registered: |state| state & 1 == 1,
-    });
+    sim.watch(watch());
     sim.spawn(&other, async move {
         let span = ours.span(OpKind::Other);
         let set = async |slot: u64, words: &[u64]| {
@@ -41,4 +40,27 @@ fn a_token_that_was_left_in_a_slot_is_not_its_clients() {
     let noted = sim.revocations();
     let slots: Vec<_> = noted.iter().map(|revocation| (revocation.slot, revocation.silent.as_millis())).collect();
     assert_eq!(slots, [(1, 1)]);
+}
+
+#[test]
+fn an_eviction_that_leaves_a_node_out_is_noted() {
+    for revoked in 0..=2 {
+        let sim = Sim::new(1, Config { nodes: 2, swarm: Some(Swarm::calm()), ..config() }).unwrap();
+        let (victim, other) = (sim.client(), sim.client());
+        let (ours, target) = (other.connect(), victim.identity());
+        sim.watch(watch());
+        sim.spawn(&other, async move {
+            let span = ours.span(OpKind::Other);
+            for state in [0x101, 0x103, 0x100] {
+                if state == 0x100 {
+                    for node in 0..revoked {
+                        span.revoke(NodeId::new(node), target).await.unwrap();
+                    }
+                }
+                span.write(on(0, WORDS), ours.buf_from_words(&[state, 1, target.token])).await.unwrap();
+            }
+        });
+        sim.run().assert_done();
+        assert_eq!(sim.unrevoked(), if revoked < 2 { vec![1] } else { vec![] });
+    }
 }
