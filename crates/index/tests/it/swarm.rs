@@ -104,3 +104,19 @@ fn client_is_evicted_after_a_lease_only() {
     let report = run.run_seed(33_004_445, &run.setup.clone().with_crashes().with_first_features(25));
     assert!(report.is_sound(), "{report}");
 }
+
+/// See docs/bugs/205: a drop freed the map that a crashed client had proposed, and not the owner record that it named.
+#[test]
+fn drop_frees_the_owner_record_of_a_crashed_proposer() {
+    let run = test_run("dex", SHIPPED, false).expect("a kind");
+    let report = run.run_seed(51_005_107, &run.setup.clone().with_crashes().with_first_features(25));
+    assert!(report.is_sound(), "{report}");
+}
+
+/// See docs/bugs/208: a split had lost the lock and left entries frozen, and a drop did not free their blocks.
+#[test]
+fn drop_frees_entries_that_a_split_without_the_lock_left_frozen() {
+    let run = test_run("shard", SHIPPED, true).expect("a kind");
+    let report = run.run_seed(52_008_427, &run.setup.clone().with_first_features(25));
+    assert!(report.is_sound(), "{report}");
+}

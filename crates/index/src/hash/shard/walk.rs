@@ -23,6 +23,7 @@ use crate::root_sync::free_root;
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::Pin;
 use farindex_pool::audit::Audit;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// Buckets that one step reads.
@@ -216,7 +217,7 @@ impl Shard {
                     let due = visited.level < 3 && visited.version < geometry.version;
                     !due && matches!(Slot::decode(visited.word), Slot::Frozen(..) | Slot::Barrier(..))
                 };
-                let frozen: std::collections::BTreeSet<_> =
+                let frozen: BTreeSet<_> =
                     step.visited.iter().filter(is_frozen).map(|visited| (visited.level == 2, visited.bucket)).collect();
                 for (second, bucket) in frozen {
                     let pin = table.pin_step(session, OpKind::Maintenance).await?;
@@ -228,23 +229,33 @@ impl Shard {
         Ok(recovered)
     }
 
-    /// Frees a table of a dropped index, with all of its entries, when no client can use it any more. What is frozen a client
-    /// that has crashed left in a split, and the new bucket may have it, or may have had it before it was removed there: its
-    /// memory is left to [`Audit::reclaim`].
+    /// Frees a table of a dropped index, with all of its entries, when no client can use it any more.
+    ///
+    /// A frozen slot of a bucket that is not locked was left by a split that has lost the lock, and is where its entry is. In a
+    /// locked one a client has crashed in its split, and the new bucket may have the entry, or may have had it before it was
+    /// removed there: that memory is left to [`Audit::reclaim`].
     pub(super) async fn free_table(&self, span: &Span, table: &Table) -> Result<(), IndexError> {
         let session = &self.session;
         // No client resizes the table after it was marked as dropped, so this READ shows the newest directory.
         let words = span.read(table.root(), ROOT_LEN).await?;
         let geometry = Geometry::parse(words.words()).map_or_else(|| table.geometry(), Rc::new);
+        let mut locked: BTreeSet<RemotePtr> = BTreeSet::new();
         for part in steps(&geometry, 0) {
             let pin = session.pin(session.span(OpKind::Maintenance))?;
             let step = read_step(&pin, &geometry, part).await?;
-            let live = step.visited.iter().filter_map(|visited| match Slot::decode(visited.word) {
+            // Level 3 has the locks of level 1, which comes before it.
+            locked.extend(&step.locked);
+            let is_locked = |visited: &VisitedEntry| {
+                let level = if visited.level == 2 { Level::Two } else { Level::One };
+                locked.contains(&geometry.bucket(level, visited.bucket))
+            };
+            let entries = step.visited.iter().filter_map(|visited| match Slot::decode(visited.word) {
                 Slot::Live(Entry { ptr, .. }) => Some(ptr),
+                Slot::Frozen(_, ptr) if !is_locked(visited) => Some(ptr),
                 _ => None,
             });
-            let live: Vec<_> = live.collect();
-            free_blocks(session, pin.span(), &live).await?;
+            let entries: Vec<_> = entries.collect();
+            free_blocks(session, pin.span(), &entries).await?;
             for node in step.nodes {
                 session.free(pin.span(), node, NODE_LEN as u64).await?;
             }

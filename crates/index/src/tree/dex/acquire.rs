@@ -29,7 +29,7 @@ use std::time::Duration;
 /// First word of the intent of a client that holds its owner record.
 const OWN: u64 = 1;
 /// First word of the intent of a client that takes over what a crashed one has owned.
-const TAKE_OVER: u64 = 2;
+pub(super) const TAKE_OVER: u64 = 2;
 /// Least time between two looks at the queue for a turn.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
 

@@ -5,12 +5,13 @@
 //! or who has made the one that follows it.
 
 use super::Dex;
-use super::acquire::Pending;
+use super::acquire::{Pending, TAKE_OVER};
 use super::map::{Map, is_later, place_of, word_after};
-use super::proposal::{MAP, NONE, PROPOSAL, Proposal, RECORD_LEN};
+use super::proposal::{MAP, NONE, PROPOSAL, Proposal, RECORD_LEN, lock_of, lock_words};
 use crate::IndexError;
 use crate::maintenance::read_word;
 use crate::marks::mark;
+use crate::recovery::claim_and_recover;
 use crate::tree::change::Puts;
 use farindex_fabric::{RemotePtr, Span};
 use farindex_pool::Pin;
@@ -99,15 +100,48 @@ impl Dex {
     /// Frees the map that counts, the records of its members, and what is proposed at them. Nobody has the index any more.
     pub(super) async fn free_ownership(&self, span: &Span, anchor: RemotePtr) -> Result<(), IndexError> {
         let tag = self.tree().tag;
+        let pin = self.session.pin(self.tree().maintenance())?;
+        if let Some(proposal) = self.own.take_pending() {
+            // Of an operation of this compute node, which was given up.
+            match self.settle_dropped(&pin, self.pending(proposal), None).await {
+                Ok(()) | Err(IndexError::Dropped) => {}
+                Err(error) => return Err(error),
+            }
+        }
         let word = read_word(span, anchor.add(MAP)).await?;
         let Some((map, len)) = Map::read_sealed(span, tag, word).await? else { return Ok(()) };
-        for ((proposed, len), _) in self.proposed(span, (word, &map)).await? {
+        for ((proposed, len), next) in self.proposed(span, (word, &map)).await? {
             mark!("dex: proposed map of an index that was dropped was freed");
             self.session.free(span, proposed, len).await?;
+            if place_of(next.base) == place_of(word) {
+                for record in next.members().filter(|record| !map.is_member(*record)) {
+                    self.free_left_record(&pin, record).await?;
+                }
+            }
         }
         for record in map.members() {
             self.session.free(span, record, RECORD_LEN).await?;
         }
         Ok(self.session.free(span, place_of(word), len).await?)
+    }
+
+    /// Frees the owner record of a proposer, if that has left or crashed. Otherwise it frees its record by itself (D9).
+    async fn free_left_record(&self, pin: &Pin<'_>, record: RemotePtr) -> Result<(), IndexError> {
+        let span = pin.span();
+        let (free, held) = lock_words(self.tree().tag, record);
+        if read_word(span, record).await? == held {
+            claim_and_recover(pin, self.uid, lock_of(record), None, [TAKE_OVER, 0, 0, 0], async |_, cell| {
+                let mut batch = span.batch();
+                batch.cas(record, held, free);
+                cell.clear(&mut batch);
+                batch.post().await?;
+                Ok(())
+            })
+            .await?;
+        }
+        if read_word(span, record).await? == free {
+            self.session.free(span, record, RECORD_LEN).await?;
+        }
+        Ok(())
     }
 }
