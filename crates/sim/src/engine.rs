@@ -150,11 +150,13 @@ impl World {
                 }
             }
         }
-        if let Some(flight) = event.kind.flight() {
+        let flight = event.kind.flight();
+        let by = flight.map(|flight| self.conns[self.flights[flight as usize].conn as usize].token);
+        if let Some(flight) = flight {
             self.close_event(flight);
         }
         if self.watching.is_some() {
-            self.watch_slots();
+            self.watch_slots(by);
         }
         true
     }
