@@ -23,7 +23,7 @@ use xxhash_rust::xxh3::Xxh3;
 const COVERED_PAUSE: Duration = Duration::from_micros(50);
 
 /// A lock that clients hold which may be alive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HeldLock {
     /// The lock word.
     pub(crate) at: RemotePtr,
@@ -176,8 +176,7 @@ pub(crate) async fn check_timeout_of(
     (held, state): (HeldLock, u64),
     leases: u32,
 ) -> Result<(), IndexError> {
-    let what = state.rotate_left(13) ^ held.at.to_bits().rotate_left(32);
-    let waited = timeout.held_for(what, held.holders, session.endpoint().now());
+    let waited = timeout.held_for(held.at, state, held.holders, session.endpoint().now());
     if waited <= session.pool().lease() * leases {
         return Ok(());
     }

@@ -221,10 +221,12 @@ async fn locked<T>(
                     let word = first_word(&batch.post().await?.buf(word));
                     break (inside, HeldLock::new(Some(cell), LOCK, word));
                 }
-                Claim::Busy { names, .. } if lock_timeout.held_for(0, names, endpoint.now()) > lease * 2 => {
-                    return Err(held(session, span, LOCK, "the catalog").await?);
+                Claim::Busy { names, .. } => {
+                    if lock_timeout.held_for(LOCK.at, 0, names, endpoint.now()) > lease * 2 {
+                        return Err(held(session, span, LOCK, "the catalog").await?);
+                    }
                 }
-                _ => {}
+                Claim::Free | Claim::Unsteady => {}
             }
         } else if endpoint.now() > until {
             let what = "the catalog".to_owned();

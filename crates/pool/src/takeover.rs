@@ -18,7 +18,7 @@ use crate::lease::{GENERATION_MASK, evict};
 use crate::lock::HeldLock;
 use crate::session::Session;
 use crate::{Intent, IntentCell, Lock, PoolError, intent, mark};
-use farindex_fabric::{Span, cold};
+use farindex_fabric::{RemotePtr, Span, cold};
 use std::time::Duration;
 
 /// The result of an attempt to take a lock over.
@@ -235,62 +235,78 @@ impl Session {
     }
 }
 
-/// Intents that name one lock: each is one of 255 bits, so two may be the same bit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Names([u64; 4]);
+/// The intents that name one lock, by their words. Each declaration has a word of its own.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Names(Vec<u64>);
 
 impl Names {
-    /// No intent names the lock. That is one of the bits: a lock may be held for long that no intent names.
-    pub const NONE: Names = Names([1, 0, 0, 0]);
+    /// No intent names the lock. It may be held all the same, and for long.
+    pub const NONE: Names = Names(Vec::new());
 
-    /// The intents with these words. Each declaration has a word of its own.
+    /// The intents with these words.
     pub fn of(words: impl IntoIterator<Item = u64>) -> Names {
-        let mut names = [0; 4];
-        for word in words {
-            let bit = 1 + (word.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) % 255;
-            names[bit as usize / 64] |= 1 << (bit % 64);
-        }
-        if names == [0; 4] { Names::NONE } else { Names(names) }
+        Names(words.into_iter().collect())
     }
-    /// Those that are in both; `None` if no intent is.
-    fn common(self, other: Names) -> Option<Names> {
-        if planted(Fault::TriersHold) {
-            return (self == other).then_some(self);
+    /// Those that are in both; `None` if one of the two has intents and none of them is in the other.
+    fn common(&self, other: &Names) -> Option<Names> {
+        if planted(Fault::TriersHold) || self.0.is_empty() || other.0.is_empty() {
+            return (self == other).then(|| self.clone());
         }
-        let common = std::array::from_fn(|i| self.0[i] & other.0[i]);
-        (common != [0; 4]).then_some(Names(common))
+        let common = Names(self.0.iter().copied().filter(|word| other.0.contains(word)).collect());
+        (!common.0.is_empty()).then_some(common)
     }
 }
 
-/// Looks at a lock before the time counts: two intents may be the same bit, so a few looks could take one for the other.
+/// Looks before the time counts: who was stopped itself for two leases, and has looked twice, has not waited.
 const LOOKS: u32 = 16;
 
-/// Measures how long the same client has held one lock, so that a waiting operation can give up. The limit of the
-/// indexes and the catalog is two leases.
+/// Locks that are measured at a time. An operation needs the locks of a leaf, of its neighbour and of the parents of both.
+const LOCKS: usize = 8;
+
+/// Measures how long the same client has held a lock, so that a waiting operation can give up. The limit of the
+/// indexes and the catalog is two leases. An operation that waits for several locks in turn knows this of each of them.
 ///
 /// Invariant: the intent of the holder names the lock all the time, and its word does not change. Those of clients that try to
 /// take the lock come and go. So the same client has held it since the last moment from which on one intent was always there.
 #[derive(Debug, Default)]
 pub struct LockTimeout {
-    /// What is waited for, and the intents that were there whenever anyone has looked.
-    held: Option<(u64, Names)>,
+    /// The locks that were waited for, the last one at the end.
+    waits: Vec<Wait>,
+    looks: u32,
+}
+
+/// The wait for one lock.
+#[derive(Debug)]
+struct Wait {
+    lock: RemotePtr,
+    state: u64,
+    /// The intents that were there whenever anyone has looked.
+    names: Names,
     since: Duration,
-    /// Looks since then.
+    /// Looks before, at this lock or another one.
     looks: u32,
 }
 
 impl LockTimeout {
     /// Returns for how long one intent at least has always named the lock; zero until there were enough looks to say so.
-    /// `names` is that of [`Claim::Busy`]. The measurement begins again when none of the intents is left, and when another lock
-    /// or state is waited for, which `what` identifies.
-    pub fn held_for(&mut self, what: u64, names: Names, now: Duration) -> Duration {
-        let common = self.held.filter(|(same, _)| *same == what).and_then(|(_, before)| before.common(names));
-        if common.is_none() {
-            (self.since, self.looks) = (now, 0);
-        }
+    /// `names` is that of [`Claim::Busy`]. The measurement of a lock begins again when none of the intents is left, and when the
+    /// caller sees another `state` of it.
+    pub fn held_for(&mut self, lock: RemotePtr, state: u64, names: Names, now: Duration) -> Duration {
+        let known = self.waits.iter().position(|wait| wait.lock == lock).map(|at| self.waits.remove(at));
+        // Nothing tells two holders apart whom no intent names, so there must be no gap in which one can follow the other.
+        self.waits.retain(|wait| wait.names != Names::NONE);
+        let known = known.filter(|wait| wait.state == state);
+        let wait = match known.and_then(|wait| Some(Wait { names: wait.names.common(&names)?, ..wait })) {
+            Some(wait) => wait,
+            None => Wait { lock, state, names, since: now, looks: self.looks },
+        };
         self.looks = self.looks.saturating_add(1);
-        self.held = Some((what, common.unwrap_or(names)));
-        if self.looks < LOOKS { Duration::ZERO } else { now.saturating_sub(self.since) }
+        let (since, looks) = (wait.since, self.looks - wait.looks);
+        if self.waits.len() == LOCKS {
+            self.waits.remove(0);
+        }
+        self.waits.push(wait);
+        if looks < LOOKS { Duration::ZERO } else { now.saturating_sub(since) }
     }
 }
 
@@ -302,12 +318,17 @@ pub(crate) async fn held(session: &Session, span: &Span, lock: Lock, what: &str)
 
 #[cfg(test)]
 mod tests {
-    use super::{LOOKS, LockTimeout, Names};
+    use super::{LOCKS, LOOKS, LockTimeout, Names};
+    use farindex_fabric::{NodeId, RemotePtr};
     use std::time::Duration;
 
-    /// Looks at a lock from `from` on, a millisecond apart, until the time counts; returns the last measurement.
-    fn looks(timeout: &mut LockTimeout, what: u64, names: impl Fn(u64) -> Names, from: u64) -> Duration {
-        let measured = |i| timeout.held_for(what, names(i), Duration::from_millis(i));
+    fn lock(number: u64) -> RemotePtr {
+        RemotePtr::new(NodeId::new(0), 64 * number)
+    }
+
+    /// Looks at lock 1 from `from` on, a millisecond apart, until the time counts; returns the last measurement.
+    fn looks(timeout: &mut LockTimeout, state: u64, names: impl Fn(u64) -> Names, from: u64) -> Duration {
+        let measured = |i| timeout.held_for(lock(1), state, names(i), Duration::from_millis(i));
         (from..from + u64::from(LOOKS)).map(measured).last().unwrap_or_default()
     }
 
@@ -318,22 +339,43 @@ mod tests {
         let whole = Duration::from_millis(u64::from(LOOKS) - 1);
         let tried = |i: u64| Names::of((0..i % 4).map(|other| 1000 + i * 10 + other).chain([7]));
         assert_eq!(looks(&mut timeout, 1, tried, 0), whole);
-        // Another lock, or another state of it.
+        // Another state.
         assert_eq!(looks(&mut timeout, 2, tried, 100), whole);
         // Another holder.
         assert_eq!(looks(&mut timeout, 2, |_| Names::of([8]), 200), whole);
         // None that is known.
         assert_eq!(looks(&mut timeout, 2, |_| Names::NONE, 300), whole);
-        assert_eq!(timeout.held_for(2, Names::of([]), Duration::from_millis(400)), Duration::from_millis(100));
+        assert_eq!(timeout.held_for(lock(1), 2, Names::NONE, Duration::from_millis(400)), Duration::from_millis(100));
     }
 
-    /// Who has not looked for long does not take one intent for another one of the same bit.
+    /// See docs/bugs/209: most looks find a lock held that changes hands, and every tenth one finds the holder that stays.
+    #[test]
+    fn a_holder_is_seen_by_who_waits_for_others_in_turn() {
+        let mut timeout = LockTimeout::default();
+        for i in 0..100 {
+            let (at, word) = if i % 10 == 0 { (99, 7) } else { (i % (LOCKS as u64 - 1), 1000 + i) };
+            let held = timeout.held_for(lock(at), 0, Names::of([word]), Duration::from_millis(i));
+            assert_eq!(held, Duration::from_millis(if at == 99 && i >= 20 { i } else { 0 }), "look {i}");
+        }
+    }
+
+    /// Two holders that no intent names are not the same one because nobody has looked in between.
+    #[test]
+    fn holders_without_names_are_measured_without_gaps() {
+        let mut timeout = LockTimeout::default();
+        for i in 0..100 {
+            let held = timeout.held_for(lock(i % 2), 0, Names::NONE, Duration::from_millis(i));
+            assert_eq!(held, Duration::ZERO, "look {i}");
+        }
+    }
+
     #[test]
     fn one_look_after_a_long_pause_measures_nothing() {
         let mut timeout = LockTimeout::default();
-        let many = |from: u64| Names::of((0..200).map(|i| from + i));
-        assert_eq!(timeout.held_for(1, many(0), Duration::ZERO), Duration::ZERO);
-        assert_eq!(timeout.held_for(1, many(1000), Duration::from_secs(100)), Duration::ZERO);
+        for seconds in [0, 100] {
+            let held = timeout.held_for(lock(1), 1, Names::of([7]), Duration::from_secs(seconds));
+            assert_eq!(held, Duration::ZERO);
+        }
     }
 
     #[test]
@@ -341,7 +383,7 @@ mod tests {
         let mut timeout = LockTimeout::default();
         let changing = |i: u64| Names::of((0..8).map(|other| i << 8 | other << 40));
         for i in 0..10_000 {
-            assert_eq!(timeout.held_for(1, changing(i), Duration::from_secs(i)), Duration::ZERO);
+            assert_eq!(timeout.held_for(lock(1), 1, changing(i), Duration::from_secs(i)), Duration::ZERO);
         }
     }
 }

@@ -120,3 +120,11 @@ fn drop_frees_entries_that_a_split_without_the_lock_left_frozen() {
     let report = run.run_seed(52_008_427, &run.setup.clone().with_first_features(25));
     assert!(report.is_sound(), "{report}");
 }
+
+/// See docs/bugs/209: each operation got a leaf, not its parent, and then had to wait for the leaf.
+#[test]
+fn wait_for_two_locks_in_turn_has_a_limit() {
+    let run = test_run("sherman", SHIPPED, false).expect("a kind");
+    let report = run.run_seed(50_006_429, &run.setup.clone().with_first_features(25));
+    assert!(report.is_sound(), "{report}");
+}
