@@ -169,13 +169,16 @@ impl Tree {
     }
 
     /// Releases the locks that crashed clients hold, adds missing separators, and removes those of dead nodes; returns the
-    /// number of repairs.
-    pub(super) async fn recover_tree(&self, leaves: &impl Leaves) -> Result<u64, IndexError> {
-        let (mut held, mut missing, mut dead) = (Vec::new(), Vec::new(), Vec::new());
+    /// number of repairs, and of the nodes that it could not read.
+    pub(super) async fn recover_tree(&self, leaves: &impl Leaves) -> Result<(u64, u64), IndexError> {
+        let (mut held, mut missing, mut dead, mut unread) = (Vec::new(), Vec::new(), Vec::new(), 0);
         self.check_dropped().await?;
         self.each_node(leaves, OpKind::Maintenance, async |level, visited| {
             missing.extend(visited.missing);
-            let Ok(node) = visited.node else { return Ok(()) };
+            let Ok(node) = visited.node else {
+                unread += 1;
+                return Ok(());
+            };
             if node.is_locked() {
                 held.push(node.at());
             }
@@ -202,7 +205,7 @@ impl Tree {
             recovered +=
                 u64::from(matches!(self.remove_dead(leaves, (at, level, &low), &Detours::default()).await?, Ok(true)));
         }
-        Ok(recovered + self.add_separators(leaves, missing).await?)
+        Ok((recovered + self.add_separators(leaves, missing).await?, unread))
     }
 
     /// Records every node in an audit; `leaf` does what is to be done with a leaf.

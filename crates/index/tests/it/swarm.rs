@@ -128,3 +128,11 @@ fn wait_for_two_locks_in_turn_has_a_limit() {
     let report = run.run_seed(50_006_429, &run.setup.clone().with_first_features(25));
     assert!(report.is_sound(), "{report}");
 }
+
+/// See docs/bugs/210: the owner that had taken over from the crashed one left, and the pool was full.
+#[test]
+fn leaf_of_a_crashed_owner_is_restored_without_an_owner() {
+    let run = test_run("dex", SHIPPED, true).expect("a kind");
+    let report = run.run_seed(73_000_273, &run.setup.clone().with_crashes().with_first_features(25));
+    assert!(report.is_sound(), "{report}");
+}

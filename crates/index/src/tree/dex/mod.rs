@@ -11,6 +11,7 @@
 //! | `proposal` | owner records; how an owner gives a partition away |
 //! | `acquire` | how a compute node becomes the owner of a partition |
 //! | `read`, `write` | lookups; writes in place |
+//! | `restore` | leaves that a crashed owner has left in the middle of a change |
 //! | `write_back` | changes that stay in the cache for a while |
 //! | `offload` | which operations memory nodes finish, and how they are asked |
 //! | `many` | lookups of many keys |
@@ -34,6 +35,7 @@ mod partitions;
 mod proposal;
 mod read;
 pub(crate) mod remote;
+mod restore;
 mod wire;
 mod write;
 mod write_back;
@@ -43,7 +45,6 @@ pub use offload::{Offload, OffloadCounts};
 use super::anchor::{ANCHOR_LEN, Anchor};
 use super::cache::{Copies, Lookups};
 use super::change::Puts;
-use super::dropped::Taken;
 use super::edit::Edit;
 use super::entries::Slot;
 use super::faults::{Fault, planted};
@@ -51,7 +52,7 @@ use super::lookups::LooksUp;
 use super::node::{Header, MAX_LEVEL, MAX_SPAN, Node, magic};
 use super::path_cache::PathCache;
 use super::sherman::{self, Sherman};
-use super::skeleton::{CHANGE, Leaves, Locked, Merged, Retry, Unread, unsound};
+use super::skeleton::{Leaves, Merged, Retry, Unread, unsound};
 use crate::audit::OnDamage;
 use crate::handle::{Handle, has_handle};
 use crate::kind::Settings;
@@ -65,10 +66,9 @@ use crate::write::{Guard, Mode, upsert_each};
 use crate::{IndexAudit, IndexError, Value};
 use farindex_fabric::{Buf, NodeId, RemotePtr, Span, apart, cold};
 use farindex_pool::audit::Audit;
-use farindex_pool::{Claim, OnTick, Pin, PoolError};
+use farindex_pool::{OnTick, Pin, PoolError};
 use ownership::{Gate, Ownership};
 pub use partitions::PartitionInfo;
-use proposal::lock_of;
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
 use std::ops::Bound;
@@ -247,37 +247,6 @@ impl Dex {
     pub fn forget(&self) {
         self.own.cache.clear();
     }
-
-    /// Takes the lock of a leaf that this compute node owns and that is in no state, and derives the leaf from what a former
-    /// owner has left.
-    async fn restore_own(&self, pin: &Pin<'_>, at: RemotePtr) -> Result<(), IndexError> {
-        let taken = self.tree().take_lock(pin, at, |batch| batch.read(at, self.leaf_len())).await?;
-        let Ok(Taken { mut done, reads, cell }) = taken else { return Ok(()) };
-        let locked = Locked { node: Node { at, layout: self.far.leaf, buf: done.buf(reads) }, cell };
-        mark!("dex: leaf in the middle of a crashed owner's change was restored");
-        let edit = self.tree().restore_node(&self.far, pin, at, 0).await;
-        let (locked, edit) = self.tree().or_release(pin.span(), locked, edit).await?;
-        self.tree().release(pin.span(), locked, edit).await
-    }
-}
-
-impl Dex {
-    /// Restores a leaf of a partition whose owner has crashed, where there is no memory to become its owner. Returns whether
-    /// that may have helped.
-    async fn restore_for_crashed(&self, pin: &Pin<'_>, at: RemotePtr, low: &[u8]) -> Result<bool, IndexError> {
-        let (_, map) = self.latest_map(pin.span()).await?;
-        let owner = map.find(low).0.owner();
-        if owner.is_null() || Some(owner) == self.own.record() {
-            return Ok(false);
-        }
-        let claim = self.session.claim(pin.span(), lock_of(owner), None, self.uid, [CHANGE, 0, 0, 0]).await?;
-        let Claim::Taken(taken) = claim else { return Ok(!matches!(claim, Claim::Free)) };
-        // The record stays as it is, and the next one that needs it claims it again.
-        let lock = taken.into_held();
-        let restored = self.restore_own(pin, at).await;
-        lock.abandon(pin.span()).await?;
-        restored.map(|()| true)
-    }
 }
 
 impl Leaves for Dex {
@@ -376,7 +345,7 @@ impl Leaves for Dex {
         }
         if tree.dropping.get() {
             // Nobody changes it any more, and what says who owns it was freed (D11).
-            self.restore_own(pin, at).await?;
+            self.restore(pin, at).await?;
             let words = span.read(at, self.leaf_len()).await?;
             return self.leaf(span, at, words).map(|_| true).map_err(|_| unsound(at));
         }
@@ -384,7 +353,7 @@ impl Leaves for Dex {
         match cold(self.acquire(&low)).await {
             // Its owner may be changing it.
             Err(IndexError::NotOwner { .. }) => return Ok(false),
-            Err(IndexError::Pool(PoolError::Full { .. })) => return self.restore_for_crashed(pin, at, &low).await,
+            Err(IndexError::Pool(PoolError::Full { .. })) => return self.restore_unowned(pin, at, &low).await,
             acquired => acquired?,
         }
         if matches!(self.enter(&low), Gate::Expired) {
@@ -398,7 +367,7 @@ impl Leaves for Dex {
         if !inside.is_unclean() {
             return Err(unsound(at));
         }
-        self.restore_own(pin, at).await?;
+        self.restore(pin, at).await?;
         Ok(true)
     }
     /// Where nothing is asked for that others own: the owner of a leaf.
@@ -503,9 +472,9 @@ impl TablePerNode for Dex {
     async fn recover(&self) -> Result<u64, IndexError> {
         let taken = self.take_over_all().await?;
         let (word, _) = self.own.map();
-        let recovered = self.tree().recover_tree(self).await?;
+        let (recovered, unread) = self.tree().recover_tree(self).await?;
         // Every leaf has been read since. If the map has changed meanwhile, perhaps not since its owner crashed.
-        if self.own.map().0 == word {
+        if unread == 0 && self.own.map().0 == word {
             match self.mark_clean().await {
                 // It stays unclean, for want of memory.
                 Ok(()) | Err(IndexError::Pool(PoolError::Full { .. })) => {}

@@ -269,7 +269,7 @@ impl TablePerNode for Sherman {
     }
 
     async fn recover(&self) -> Result<u64, IndexError> {
-        self.tree.recover_tree(self).await
+        self.tree.recover_tree(self).await.map(|(recovered, _)| recovered)
     }
 
     async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
