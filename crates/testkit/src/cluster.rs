@@ -574,7 +574,7 @@ fn drive(
     }
     sim.settle();
     shared.failures.borrow_mut().extend(lease_oracle::judge(sim, shared.lease));
-    let audited = sim.block_on(recover_and_audit(Rc::clone(shared), sim.harness(), pool));
+    let audited = sim.block_on(recover_and_audit(Rc::clone(shared), sim.harness(), pool, *index_config));
     let audited = audited.map_err(|ended| stuck(report, &ended, "while auditing: "))?;
     let (index, pool) = audited.map_err(|error| format!("while auditing: {error}"))?;
     shared.failures.borrow_mut().extend(index.problems.iter().map(|problem| format!("index: {problem}")));

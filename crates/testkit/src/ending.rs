@@ -8,8 +8,9 @@ use crate::cluster::{WORKERS, session_of};
 use crate::dropping;
 use crate::refilling;
 use crate::worker::{LAST, Shared, Which, Worker};
+use crate::world::join_all;
 use farindex_fabric::{Endpoint, OpKind};
-use farindex_index::{AnyIndex, IndexAudit, IndexError};
+use farindex_index::{AnyIndex, IndexAudit, IndexConfig, IndexError};
 use farindex_pool::audit::{Audit, AuditReport};
 use farindex_pool::{Client, Pool, PoolError, Session, catalog};
 use farindex_sim::SimRng;
@@ -58,6 +59,7 @@ pub(crate) async fn recover_and_audit(
     shared: Rc<Shared>,
     harness: farindex_sim::Client,
     pool: Pool,
+    index_config: IndexConfig,
 ) -> Result<(IndexAudit, AuditReport), IndexError> {
     let endpoint = harness.connect();
     let client = register(&pool, &harness, &endpoint).await?;
@@ -90,6 +92,7 @@ pub(crate) async fn recover_and_audit(
         // A lookup may have finished what a writer left to the next client, and retired what that unlinked.
         session.drain().await?;
     }
+    create_twice(&shared, &session, &index_config).await?;
     if let Some(rng) = shared.refilling.clone() {
         refilling::fill_and_refill(&shared, &session, rng).await?;
     }
@@ -102,6 +105,29 @@ pub(crate) async fn recover_and_audit(
         dropping::drop_all(&shared, &session, indexes).await?;
     }
     Ok((report, pool_report))
+}
+
+/// Two operations create an index of one name at the same time, and the index is dropped. The audit that follows finds what
+/// the one without success has left.
+async fn create_twice(shared: &Shared, session: &Rc<Session>, index_config: &IndexConfig) -> Result<(), IndexError> {
+    const NAME: &str = "twice";
+    let create = || AnyIndex::create(session, NAME, index_config);
+    let mut created = 0;
+    for outcome in join_all([create(), create()]).await {
+        match outcome {
+            Ok(_) => created += 1,
+            Err(IndexError::Pool(PoolError::IndexExists(_) | PoolError::Full { .. } | PoolError::Held { .. })) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    if created > 1 {
+        shared.fail("two indexes with one name were created".to_owned());
+    }
+    if created > 0 {
+        AnyIndex::drop_named(session, NAME).await?;
+    }
+    session.drain().await?;
+    Ok(())
 }
 
 /// The worker that reads what is there in the end.

@@ -78,14 +78,21 @@ fn damage(at: RemotePtr, number: usize, what: &str) -> Damage {
     Damage { at, what: format!("entry {number} of a leaf points to {what}") }
 }
 
-/// READs the entries of a leaf, in the order of their keys, up to its high key: in the midst of a split or a merge, a leaf
-/// may hold entries that belong to its right sibling.
+/// What a walk finds in a leaf.
+struct Contents {
+    /// The entries up to the high key of the leaf, in the order of their keys.
+    entries: Vec<Found>,
+    /// How many there are that belong to the right sibling: in the midst of a split or a merge, a leaf may hold such entries.
+    of_sibling: usize,
+    wrong: Vec<Damage>,
+}
+
 async fn read_entries<L: Leaves>(
     leaves: &L,
     span: &Span,
     leaf: &L::Leaf,
     high: Option<&[u8]>,
-) -> Result<(Vec<Found>, Vec<Damage>), IndexError> {
+) -> Result<Contents, IndexError> {
     let (at, words) = (leaf.at(), L::words(leaf));
     let bytes = |range: &Range<usize>| words.bytes().get(range.clone()).unwrap_or_default();
     let (mut found, mut wrong, mut in_blocks, mut places) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -111,9 +118,11 @@ async fn read_entries<L: Leaves>(
             Err(what) => wrong.push(damage(at, slot.number, &what)),
         }
     }
-    found.retain(|found| high.is_none_or(|high| *found.key < *high));
     found.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-    Ok((found, wrong))
+    let inside = high.map_or(found.len(), |high| found.partition_point(|found| *found.key < *high));
+    let of_sibling = found.len() - inside;
+    found.truncate(inside);
+    Ok(Contents { entries: found, of_sibling, wrong })
 }
 
 impl Tree {
@@ -128,9 +137,9 @@ impl Tree {
         let (mut next, mut seen) = (Some(Vec::new()), 0);
         while let Some(from) = next {
             let visited = self.visit_leaf(leaves, OpKind::Scan, &from).await?;
-            let (found, wrong) = match visited.node {
+            let Contents { entries: found, wrong, .. } = match visited.node {
                 Ok(leaf) => read_entries(leaves, visited.pin.span(), &leaf, visited.next.as_deref()).await?,
-                Err(damage) => (Vec::new(), vec![damage]),
+                Err(damage) => Contents { entries: Vec::new(), of_sibling: 0, wrong: vec![damage] },
             };
             drop(visited.pin);
             wrong.into_iter().try_for_each(&mut *damaged)?;
@@ -155,8 +164,13 @@ impl Tree {
         let figures = ["nodes", "empty_leaves", "dead_nodes", "missing_separators"];
         let mut findings = Findings::new(&self.session, audit, alone, &figures);
         let leaf = async |findings: &mut Findings<'_>, pin: &Pin<'_>, (leaf, high): (L::Leaf, Option<Vec<u8>>)| {
-            let (found, wrong) = read_entries(leaves, pin.span(), &leaf, high.as_deref()).await?;
+            let Contents { entries: found, of_sibling, wrong } =
+                read_entries(leaves, pin.span(), &leaf, high.as_deref()).await?;
             wrong.into_iter().try_for_each(|damage| findings.damage(damage))?;
+            if findings.alone && of_sibling > 0 {
+                let at = leaf.at();
+                findings.problem(format!("the leaf at {at} has {of_sibling} entries that belong to its right sibling"));
+            }
             findings.report.entries += found.len() as u64;
             findings.count("empty_leaves", u64::from(found.is_empty()));
             for Found { key, offset, block, .. } in found {
