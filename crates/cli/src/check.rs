@@ -156,6 +156,10 @@ fn text(args: &Args, totals: &Totals, seconds: f64) -> String {
     if let Some(seed) = totals.first_failing_seed() {
         text += &format!("{} seeds failed, the first is {seed}: {}\n", totals.failed.len(), args.replay_command(seed));
     }
+    if let Some(seed) = totals.undecided.first() {
+        let count = totals.undecided.len();
+        text += &format!("{count} seeds have undecided keys, the first is {seed}: {}\n", args.replay_command(*seed));
+    }
     for report in totals.failures.iter().take(1) {
         text += &format!("\n{report}");
     }
@@ -221,6 +225,7 @@ fn search(args: &Args, setup: &Setup, test_run: &TestRun) -> Result<u8, Failure>
         "unknown": totals.unknown,
         "seeds_failed": totals.failed.len(),
         "first_failing_seed": totals.first_failing_seed(),
+        "first_undecided_seed": totals.undecided.first(),
         "verbs": totals.verbs,
         "seconds": (seconds * 1000.0).round() / 1000.0,
         "verbs_per_second": (totals.verbs as f64 / seconds.max(1e-9)).round(),

@@ -89,6 +89,8 @@ pub struct Totals {
     pub failures: Vec<SeedReport>,
     /// All seeds with failures.
     pub failed: Vec<u64>,
+    /// All seeds with undecided keys.
+    pub undecided: Vec<u64>,
 }
 
 /// Reports of failures that are kept.
@@ -100,6 +102,9 @@ impl Totals {
         self.seeds += 1;
         self.operations += report.operations;
         self.unknown += report.unknown;
+        if report.unknown > 0 {
+            self.undecided.push(report.seed);
+        }
         self.verbs += report.verbs;
         self.crashes += report.crashes;
         self.violations += u64::from(report.violation);
@@ -137,6 +142,8 @@ impl Totals {
         }
         self.failed.extend(other.failed);
         self.failed.sort_unstable();
+        self.undecided.extend(other.undecided);
+        self.undecided.sort_unstable();
         self.failures.extend(other.failures);
         self.failures.sort_by_key(|report| report.seed);
         self.failures.truncate(KEPT);

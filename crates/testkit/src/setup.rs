@@ -98,7 +98,9 @@ pub struct Setup {
     pub swarm: bool,
     /// Seeds draw from so many features, the first ones of all.
     pub features: usize,
-    /// Steps after which a run counts as a livelock.
+    /// Steps after which a run counts as a livelock. Up to four clients crash, perhaps one after the other, and the others wait
+    /// for each of them for a lease of up to one second, which takes 1.5 million steps. DEX keeps a partition for a command for
+    /// 100 ms, and a run may have a hundred of them.
     pub max_steps: u64,
     /// Virtual time after which it counts as stuck.
     pub max_time: Duration,
@@ -114,9 +116,7 @@ impl Setup {
     /// The same size, with crashes.
     #[must_use]
     pub fn with_crashes(self) -> Self {
-        // Up to four clients crash, perhaps one after the other. The others wait for each of them for a lease of up to one
-        // second, which takes 1.5 million steps.
-        Setup { clients: (2, 5), crashes: ODDS * 2 / 3, overflowing: ODDS / 2, max_steps: 10_000_000, ..self }
+        Setup { clients: (2, 5), crashes: ODDS * 2 / 3, overflowing: ODDS / 2, ..self }
     }
     /// The same size, with crashes, and with clients that freeze for longer than the lease: they are evicted, and then
     /// continue the operation in which they were stopped.
@@ -189,7 +189,7 @@ impl Default for Setup {
             auditing: false,
             swarm: false,
             features: Feature::ALL.len(),
-            max_steps: 3_000_000,
+            max_steps: 10_000_000,
             max_time: Duration::from_secs(600),
             log: 0,
         }
