@@ -136,3 +136,11 @@ fn leaf_of_a_crashed_owner_is_restored_without_an_owner() {
     let report = run.run_seed(73_000_273, &run.setup.clone().with_crashes().with_first_features(25));
     assert!(report.is_sound(), "{report}");
 }
+
+/// See docs/bugs/211: the maps between the proposal and the one that counts are gone after a while.
+#[test]
+fn audit_frees_an_outdated_proposal() {
+    let run = test_run("dex", SHIPPED, true).expect("a kind");
+    let report = run.run_seed(83_001_797, &run.setup.clone().with_crashes().with_first_features(25));
+    assert!(report.is_sound(), "{report}");
+}

@@ -5,14 +5,25 @@
 
 use super::Dex;
 use super::map::{Map, place_of};
-use super::proposal::{PROPOSAL, RECORD_LEN, REFUSED};
+use super::proposal::{NONE, PROPOSAL, RECORD_LEN, REFUSED};
 use crate::IndexError;
 use crate::backoff::Backoff;
 use crate::maintenance::read_word;
+use crate::marks::mark;
 use crate::tree::change::Puts;
 use farindex_fabric::{RemotePtr, Span};
+use farindex_pool::Pin;
 use farindex_pool::audit::Audit;
 use std::collections::BTreeSet;
+
+/// A map that is proposed. The operation that proposes it waits for the answer or was given up, or its client has crashed.
+pub(super) struct Proposed {
+    /// Of the owner that is to answer.
+    record: RemotePtr,
+    proposal: u64,
+    pub(super) block: (RemotePtr, u64),
+    pub(super) next: Map,
+}
 
 impl Dex {
     /// Ends what operations that were given up have left of changes of ownership. `alone`: no other client is at work.
@@ -25,10 +36,29 @@ impl Dex {
                 Ok(()) | Err(IndexError::Locked { .. }) => {}
                 Err(error) => return Err(error),
             }
+            self.remove_outdated(&pin).await?;
         }
         // One that no map has come to name, for want of memory.
         if let Some(record) = self.own.take_unknown() {
             self.own.give_up_record(&self.session, &self.tree().maintenance(), (record, false));
+        }
+        Ok(())
+    }
+
+    /// Takes proposals that follow another map than the one that counts off the records of other compute nodes, and frees them. No
+    /// other client is at work, so nobody waits for the answers. While the maps in between are there, they tell that such a
+    /// proposal never counted; later nobody could tell.
+    async fn remove_outdated(&self, pin: &Pin<'_>) -> Result<(), IndexError> {
+        let (span, pending) = (pin.span(), self.own.is_pending());
+        let (word, map) = self.latest_map(span).await?;
+        for Proposed { record, proposal, block: (at, len), next } in self.proposed(span, (word, &map)).await? {
+            if pending || next.base == word || Some(record) == self.own.record() {
+                continue;
+            }
+            if span.cas(record.add(PROPOSAL), proposal, NONE).await? == proposal {
+                mark!("dex: audit freed a proposed map that nobody waits for");
+                self.session.free(span, at, len).await?;
+            }
         }
         Ok(())
     }
@@ -41,7 +71,7 @@ impl Dex {
             audit.reach(place_of(word), Map::block_len(&map.encode()?), "a map of partitions");
         }
         let mut records: BTreeSet<_> = map.members().chain(self.own.record()).collect();
-        for ((at, len), next) in self.proposed(pin.span(), (word, &map)).await? {
+        for Proposed { block: (at, len), next, .. } in self.proposed(pin.span(), (word, &map)).await? {
             audit.reach(at, len, "a proposed map of partitions");
             if next.base == word {
                 // Its owner may accept it.
@@ -56,13 +86,8 @@ impl Dex {
         Ok(())
     }
 
-    /// The maps that are proposed at the records of the map that counts, and have never counted, with their blocks. The operation
-    /// of such a one waits for the answer or was given up, or its client has crashed.
-    pub(super) async fn proposed(
-        &self,
-        span: &Span,
-        (word, map): (u64, &Map),
-    ) -> Result<Vec<((RemotePtr, u64), Map)>, IndexError> {
+    /// The maps that are proposed at the records of the map that counts, and have never counted.
+    pub(super) async fn proposed(&self, span: &Span, (word, map): (u64, &Map)) -> Result<Vec<Proposed>, IndexError> {
         let mut maps = Vec::new();
         for record in map.members() {
             let proposal = read_word(span, record.add(PROPOSAL)).await?;
@@ -71,7 +96,7 @@ impl Dex {
                 && let of = (proposal, place_of(proposed.base))
                 && self.has_counted(span, (word, map.clone()), of).await? == Some(false)
             {
-                maps.push(((place_of(proposal), len), proposed));
+                maps.push(Proposed { record, proposal, block: (place_of(proposal), len), next: proposed });
             }
         }
         Ok(maps)

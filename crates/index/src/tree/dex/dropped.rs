@@ -6,6 +6,7 @@
 
 use super::Dex;
 use super::acquire::{Pending, TAKE_OVER};
+use super::audit::Proposed;
 use super::map::{Map, is_later, place_of, word_after};
 use super::proposal::{MAP, NONE, PROPOSAL, Proposal, RECORD_LEN, lock_of, lock_words};
 use crate::IndexError;
@@ -110,7 +111,7 @@ impl Dex {
         }
         let word = read_word(span, anchor.add(MAP)).await?;
         let Some((map, len)) = Map::read_sealed(span, tag, word).await? else { return Ok(()) };
-        for ((proposed, len), next) in self.proposed(span, (word, &map)).await? {
+        for Proposed { block: (proposed, len), next, .. } in self.proposed(span, (word, &map)).await? {
             mark!("dex: proposed map of an index that was dropped was freed");
             self.session.free(span, proposed, len).await?;
             if place_of(next.base) == place_of(word) {
