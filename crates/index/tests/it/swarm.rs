@@ -144,3 +144,11 @@ fn audit_frees_an_outdated_proposal() {
     let report = run.run_seed(83_001_797, &run.setup.clone().with_crashes().with_first_features(25));
     assert!(report.is_sound(), "{report}");
 }
+
+/// See docs/bugs/212: it registered anew with an identity that was about to be revoked.
+#[test]
+fn a_client_that_closes_while_it_is_evicted_learns_of_it() {
+    let run = test_run("linear", SHIPPED, false).expect("a kind");
+    let report = run.run_seed(91_001_356, &run.setup.clone().with_crashes().with_first_features(25));
+    assert!(report.is_sound(), "{report}");
+}

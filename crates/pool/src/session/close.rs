@@ -4,6 +4,7 @@ use crate::PoolError;
 use crate::client::{CLOSE_TIMEOUT, Client};
 use crate::layout::{EVICTING, HOME, registration};
 use crate::leaks::Leaks;
+use crate::mark;
 use farindex_fabric::{Endpoint, OpKind, cold};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,8 @@ impl Client {
     /// does not, the wait ends after [`CLOSE_TIMEOUT`] if a client that has not quiesced has sent no heartbeat for that
     /// time, and after a lease otherwise. The memory that still waits then is leaked until the next audit that
     /// reclaims. What an index has changed in its cache alone is written to far memory before; if that does not succeed within
-    /// two leases, it fails, and the client's slot stays taken.
+    /// two leases, it fails, and the client's slot stays taken. It fails with [`PoolError::LeaseLost`] if another client evicts
+    /// this one: its identity is of no use any more.
     pub async fn close(self: Arc<Self>, endpoint: &Endpoint) -> Result<(), PoolError> {
         cold(self.close_inner(endpoint)).await
     }
@@ -70,17 +72,27 @@ impl Client {
             let mut state = self.state();
             let mut leaks = !self.orphans().is_empty();
             loop {
+                if state & 0xFF == EVICTING {
+                    // Another client is about to revoke this one, whatever this one does, and then frees the slot. A client
+                    // that registered with this identity meanwhile would be revoked as well.
+                    mark!("close: client is being evicted");
+                    self.mark_lost();
+                    return Err(PoolError::LeaseLost);
+                }
                 let mut batch = span.batch();
                 if std::mem::take(&mut leaks) {
                     Leaks::count(&mut batch);
                 }
                 let freed = batch.cas(self.pool().geometry(HOME).client(self.slot()), state, state & !0xFF);
                 let old = batch.post().await?.old(freed);
-                // A client that could not evict this one has left another count of renewals. Where one is about to
-                // evict it, that one frees the slot.
-                if old == state || registration(old) != registration(state) || old & 0xFF == EVICTING {
+                if old == state {
                     break;
                 }
+                if registration(old) != registration(state) {
+                    self.mark_lost();
+                    return Err(PoolError::LeaseLost);
+                }
+                // A client that could not evict this one has left another count of renewals.
                 state = old;
             }
         }
