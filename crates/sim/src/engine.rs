@@ -150,13 +150,11 @@ impl World {
                 }
             }
         }
-        let flight = event.kind.flight();
-        let by = flight.map(|flight| self.conns[self.flights[flight as usize].conn as usize].token);
-        if let Some(flight) = flight {
+        if let Some(flight) = event.kind.flight() {
             self.close_event(flight);
         }
         if self.watching.is_some() {
-            self.watch_slots(by);
+            self.watch_slots();
         }
         true
     }

@@ -57,7 +57,7 @@ pub(crate) struct Watching {
     /// The slots may have changed since they were compared.
     changed: bool,
     pub(crate) revocations: Vec<Revocation>,
-    /// Slots that others have freed in an eviction, and whose clients were not revoked on every node.
+    /// Slots whose clients were evicted and were not revoked on every node.
     pub(crate) unrevoked: Vec<usize>,
 }
 
@@ -81,11 +81,11 @@ impl World {
     pub(crate) fn start_watch(&mut self, spec: Watch) {
         let seen = vec![Seen { changed_at: self.now, ..Seen::default() }; spec.slots];
         self.watching = Some(Watching { spec, seen, changed: true, revocations: Vec::new(), unrevoked: Vec::new() });
-        self.watch_slots(None);
+        self.watch_slots();
     }
 
-    /// Notes what the last event has changed. It was a verb of the client with the token `by`.
-    pub(crate) fn watch_slots(&mut self, by: Option<u64>) {
+    /// Notes what the last event has changed.
+    pub(crate) fn watch_slots(&mut self) {
         let World { watching: Some(Watching { spec, seen, changed, unrevoked, .. }), nodes, now, .. } = self else {
             return;
         };
@@ -103,9 +103,8 @@ impl World {
             }
             debug_assert!(changed, "a store to slot {slot} was not noted");
             let evicted = matches!((seen.words.first(), words.first()), (Some(a), Some(b)) if (spec.evicts)(*a, *b));
-            let token = node.words.get(from + spec.token).copied().unwrap_or_default();
-            // A client that leaves while it is being evicted frees its slot by itself.
-            if evicted && by != Some(token) && !nodes.iter().all(|node| node.revoked.contains(&token)) {
+            let token = node.words.get(from + spec.token);
+            if evicted && !token.is_some_and(|token| nodes.iter().all(|node| node.revoked.contains(token))) {
                 unrevoked.push(slot);
             }
             // Without the renewals of an expired lease, which are in the upper bits.

@@ -64,19 +64,3 @@ fn an_eviction_that_leaves_a_node_out_is_noted() {
         assert_eq!(sim.unrevoked(), if revoked < 2 { vec![1] } else { vec![] });
     }
 }
-
-#[test]
-fn a_client_that_leaves_while_it_is_being_evicted_was_not_evicted() {
-    let sim = Sim::new(1, Config { swarm: Some(Swarm::calm()), ..config() }).unwrap();
-    let victim = sim.client();
-    let (ours, target) = (victim.connect(), victim.identity());
-    sim.watch(watch());
-    sim.spawn(&victim, async move {
-        let span = ours.span(OpKind::Other);
-        for state in [0x101, 0x103, 0x100] {
-            span.write(on(0, 0), ours.buf_from_words(&[state, 1, target.token])).await.unwrap();
-        }
-    });
-    sim.run().assert_done();
-    assert_eq!(sim.unrevoked(), []);
-}
