@@ -29,6 +29,7 @@ fn check_finds_nothing_in_what_is_shipped_and_says_what_it_did() {
     }
     assert_eq!((result["seeds_run"].as_u64(), result["index"].as_str()), (Some(12), Some("shard")));
     assert_eq!((&result["variant"], &result["first_failing_seed"]), (&Value::from("repaired"), &Value::Null));
+    assert_eq!((&result["unknown"], &result["first_undecided_seed"]), (&Value::from(0), &Value::Null));
     assert!(result["operations"].as_u64().unwrap() > 500 && result["verbs_per_second"].as_f64().unwrap() > 0.0);
     assert!(result["seconds"].as_f64().unwrap() > 0.0);
     let counted = |args: &[&str]| json(&run(&[&["check", "--seeds", "0..4", "--json", "-"], args].concat()));
