@@ -17,8 +17,10 @@ use sideway::ibverbs::queue_pair::{
     GenericPostSendGuard, PostSendGuard, SetInlineData, SetScatterGatherEntry, WorkRequestFlags,
 };
 
-/// Bytes of one request at most. Every device takes this much; what is longer becomes several requests.
-pub(crate) const MAX_MESSAGE: usize = 4 << 20;
+/// Bytes of one request at most; what is longer becomes several requests. At the end of a request the sender asks for an
+/// acknowledgement, and with it Soft-RoCE counts repetitions from zero again: where packets are lost, a much longer WRITE
+/// uses up all repetitions that it has (docs/bugs/213).
+pub(crate) const MAX_MESSAGE: usize = 16 << 10;
 
 /// Position in the requests of a batch to one node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -1,17 +1,10 @@
 //! The fabric's contract, on a real device.
 
-use crate::nodes::{Local, Served, client_device, device_or_skip, reach};
+use crate::nodes::{Local, Served, device_or_skip, reach};
 use farindex_fabric::conformance::{CASES, FabricUnderTest, Script, Verdict, check_case, on_one_thread, on_threads};
 use farindex_fabric::{Fabric, FabricError, NodeId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// Memory nodes of this size get messages of a mebibyte, each of hundreds of packets.
-const LARGE: u64 = 1 << 20;
-/// Time-out of a request to such a memory node: 1.1 s. After 7 of them without progress the device gives up. With the
-/// default, 67 ms, it gave up in the emulator on a loaded machine when packets were lost: there a mebibyte takes
-/// longer.
-const LARGE_TIMEOUT: u8 = 18;
 
 struct Verbs {
     threads: bool,
@@ -19,11 +12,7 @@ struct Verbs {
 
 impl FabricUnderTest for Verbs {
     fn fabric(&self, nodes: usize, len: u64) -> Result<Arc<dyn Fabric>, FabricError> {
-        let mut device = client_device();
-        if len >= LARGE {
-            device.timeout = LARGE_TIMEOUT;
-        }
-        Ok(Arc::new(Local::through(&device, nodes, len)?))
+        Ok(Arc::new(Local::new(nodes, len)?))
     }
     fn run(&self, fabric: &Arc<dyn Fabric>, scripts: Vec<Script>) -> Vec<Verdict> {
         if self.threads { on_threads(&**fabric, scripts) } else { on_one_thread(&**fabric, scripts) }

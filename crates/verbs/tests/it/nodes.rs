@@ -111,25 +111,17 @@ pub(crate) struct Local {
 
 impl Local {
     pub(crate) fn new(nodes: usize, len: u64) -> Result<Self, FabricError> {
-        Local::through(&client_device(), nodes, len)
-    }
-    /// Reaches the memory nodes through this device.
-    pub(crate) fn through(client: &DeviceOptions, nodes: usize, len: u64) -> Result<Self, FabricError> {
         let nodes = (0..nodes).map(|number| Served::fresh(number, len)).collect::<Result<Vec<_>, _>>()?;
-        let fabric = reach_through(client, &nodes)?;
+        let fabric = reach(&nodes)?;
         Ok(Local { fabric, nodes })
     }
 }
 
 pub(crate) fn reach(nodes: &[Served]) -> Result<VerbsFabric, FabricError> {
-    reach_through(&client_device(), nodes)
-}
-
-fn reach_through(client: &DeviceOptions, nodes: &[Served]) -> Result<VerbsFabric, FabricError> {
     let addrs: Vec<String> = nodes.iter().map(Served::addr).collect();
     let cluster = Cluster::connect(&addrs, ControlSettings::default());
     let cluster = cluster.map_err(|error| FabricError::Settings(error.to_string()))?;
-    VerbsFabric::new(cluster, client)
+    VerbsFabric::new(cluster, &client_device())
 }
 
 impl Fabric for Local {
