@@ -364,6 +364,7 @@ mod tests {
             call: Call::Remove { key: vec![] },
             invoked,
             response: Some(farindex_check::Response { at, outcome: Outcome::Absent }),
+            group: None,
         };
         let mut operations = vec![write(1, 5), write(5, 6), write(6, 7)];
         cut(&mut operations, 5);

@@ -82,7 +82,7 @@ fn history(random: &mut Random, planned: &[Planned], keys: u64) -> Vec<Operation
         };
         // One operation in a thousand is never answered.
         let response = (random.below(1000) > 0).then_some(Response { at: it.responded, outcome });
-        operations.push(Operation { client: it.client, call, invoked: it.invoked, response });
+        operations.push(Operation { client: it.client, call, invoked: it.invoked, response, group: None });
     }
     operations
 }

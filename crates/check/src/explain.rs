@@ -183,9 +183,9 @@ fn prefix<M: Model>(model: &M, entries: &[Entry<M::Op>], stamp: u64) -> Vec<Entr
     prefix
 }
 
-/// Relaxes an entry: `None` if it is a read, and a pending entry otherwise.
+/// Relaxes an entry: `None` if it is a read, and a pending entry otherwise, which may leave its place in a chain.
 fn relaxed<M: Model>(model: &M, entry: &Entry<M::Op>) -> Option<Entry<M::Op>> {
-    (!model.is_read(&entry.op)).then(|| Entry { responded: None, ..entry.clone() })
+    (!model.is_read(&entry.op)).then(|| Entry { responded: None, link: None, ..entry.clone() })
 }
 
 /// Relaxes the entries for which `keep` is false.

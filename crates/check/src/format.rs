@@ -17,7 +17,7 @@ use crate::history::{self, Call, History, HistoryError, Operation, Outcome, Resp
 /// The header's `format`.
 pub const FORMAT: &str = "farindex-history";
 /// The header's `version` in what is written.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Versions that are read. Version 1 has no operations that expect a value.
 pub const READS: std::ops::RangeInclusive<u32> = 1..=VERSION;
 
@@ -48,11 +48,11 @@ pub enum LineError {
     /// The header names another version.
     #[error("version {0} is not supported; this is version {VERSION}")]
     OtherVersion(u32),
-    /// An operation that the file's version does not have.
-    #[error("version {version} has no {op}")]
+    /// An operation or a field that the file's version does not have.
+    #[error("version {version} has no {what}")]
     NotInVersion {
-        /// The operation.
-        op: &'static str,
+        /// The operation or the field.
+        what: &'static str,
         /// The header's version.
         version: u32,
     },
@@ -180,6 +180,8 @@ struct Line {
     responded: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     outcome: Option<OutcomeField>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    group: Option<u64>,
 }
 
 /// Writes a history. Wrap a file in a `BufWriter`.
@@ -253,6 +255,7 @@ fn encode(operation: &Operation) -> Line {
         invoked: operation.invoked,
         responded: operation.response.as_ref().map(|response| response.at),
         outcome: operation.response.as_ref().map(|response| encode_outcome(&response.outcome)),
+        group: operation.group,
     };
     line.op = match &operation.call {
         Call::Get { .. } => Op::Get,
@@ -279,12 +282,15 @@ fn decode_line(text: &str, version: u32, index: usize) -> Result<Operation, Line
         (None, None) => None,
         _ => return Err(LineError::HalfResponse),
     };
-    let (client, invoked) = (line.client, line.invoked);
+    let (client, invoked, group) = (line.client, line.invoked, line.group);
     let Line { op, key, expected, value, from, to, limit, .. } = line;
     let fields = Fields { key, expected, value, from, to, limit };
-    let operation = Operation { client, call: call(op, fields)?, invoked, response };
+    let operation = Operation { client, call: call(op, fields)?, invoked, response, group };
     if version == 1 && operation.call.expected().is_some() {
-        return Err(LineError::NotInVersion { op: operation.call.name(), version });
+        return Err(LineError::NotInVersion { what: operation.call.name(), version });
+    }
+    if version < 3 && group.is_some() {
+        return Err(LineError::NotInVersion { what: "field \"group\"", version });
     }
     history::validate(index, &operation)?;
     Ok(operation)

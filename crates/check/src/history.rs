@@ -19,6 +19,10 @@
 //! **Clients.** The check uses only the stamps. A client may therefore have several operations in flight (one for
 //! each of its coroutines); its number only serves to read and draw the history.
 //!
+//! **Groups.** Operations of one client that have the same group number are parts of one call, and the call promises that
+//! they take effect in the order in which the history lists them. The promise is checked for operations on one key that
+//! completed; an operation that failed may take effect later than those behind it.
+//!
 //! **Beginning.** Every key is absent at first. A store that was loaded beforehand is described by writes of a loading
 //! client which end before the first measured invocation.
 
@@ -232,6 +236,8 @@ pub struct Operation {
     pub invoked: u64,
     /// The response; `None` if the operation is pending.
     pub response: Option<Response>,
+    /// The client's operations with the same group take effect in the order in which the history lists them.
+    pub group: Option<u64>,
 }
 
 /// The reason why a list of operations is not a valid history. `index` is the operation's position in the list.
@@ -276,7 +282,7 @@ pub struct History {
 const OPERATIONS_MAX: usize = (u32::MAX / 4) as usize;
 
 impl History {
-    /// Validates a list of operations. Their order is kept and has no meaning.
+    /// Validates a list of operations. Their order is kept, and has a meaning only within a group.
     pub fn new(operations: Vec<Operation>) -> Result<Self, HistoryError> {
         if operations.len() > OPERATIONS_MAX {
             return Err(HistoryError::TooLong(operations.len()));
@@ -377,6 +383,7 @@ mod tests {
             call: Call::Get { key: vec![] },
             invoked,
             response: Some(Response { at, outcome }),
+            group: None,
         };
         let backwards = History::new(vec![get(5, 4, Outcome::Value(None))]);
         assert!(matches!(backwards, Err(HistoryError::RespondsBeforeInvoked { index: 0, .. })));

@@ -102,6 +102,7 @@ fn explain(history: &History, entries: &[Entry<KeyOp>], limits: &Limits, losses:
                     invoked: fallbacks.from,
                     responded: Some(end),
                     op: KeyOp { guard: Guard::Any, effect: *effect },
+                    link: None,
                 });
             }
         }
@@ -158,11 +159,17 @@ mod tests {
 
     fn put(client: u64, value: u8, (invoked, at): (u64, u64)) -> Operation {
         let call = Call::Upsert { key: b"k".to_vec(), value: vec![value] };
-        Operation { client, call, invoked, response: Some(Response { at, outcome: Outcome::Written }) }
+        Operation { client, call, invoked, response: Some(Response { at, outcome: Outcome::Written }), group: None }
     }
     fn get(client: u64, value: Option<u8>, (invoked, at): (u64, u64)) -> Operation {
         let outcome = Outcome::Value(value.map(|value| vec![value]));
-        Operation { client, call: Call::Get { key: b"k".to_vec() }, invoked, response: Some(Response { at, outcome }) }
+        Operation {
+            client,
+            call: Call::Get { key: b"k".to_vec() },
+            invoked,
+            response: Some(Response { at, outcome }),
+            group: None,
+        }
     }
     fn verdict(operations: &[Operation], losses: &[Loss]) -> Verdict {
         let history = History::new(operations.to_vec()).expect("a history");
@@ -202,7 +209,7 @@ mod tests {
         ] {
             let call = Call::Scan { from, to, limit };
             let response = Some(Response { at: 91, outcome: Outcome::Pairs(Vec::new()) });
-            let scan = Operation { client: 1, call, invoked: 90, response };
+            let scan = Operation { client: 1, call, invoked: 90, response, group: None };
             let history = [put(1, 1, (10, 11)), put(1, 2, (20, 21)), get(2, Some(1), (50, 51)), scan.clone()];
             assert_eq!(verdict(&history, &[Loss { client: 1, window: 15 }]), expected, "{scan:?}");
             assert_eq!(verdict(&history, &[]), Verdict::Violation);

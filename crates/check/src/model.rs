@@ -37,6 +37,29 @@ pub struct Entry<O> {
     pub responded: Option<u64>,
     /// What it does.
     pub op: O,
+    /// Its place in a chain of operations that take effect one after the other; `None` also for pending operations, which
+    /// may leave their place.
+    pub link: Option<Link>,
+}
+
+/// The place of an entry in a chain. Of two completed entries of one chain, the one with the lower place takes effect
+/// first. If entries are left out, the order of the others remains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Link {
+    /// The chain's number in its part.
+    pub chain: u32,
+    /// The place in the chain.
+    pub place: u32,
+}
+
+/// The neighbours in the chains of these entries: the earlier and the later one of each pair, by position, in ascending
+/// order of places.
+pub(crate) fn neighbours<O>(entries: &[Entry<O>]) -> Vec<(usize, usize)> {
+    let completed = entries.iter().enumerate().filter(|(_, entry)| entry.responded.is_some());
+    let mut links: Vec<(Link, usize)> = completed.filter_map(|(index, entry)| Some((entry.link?, index))).collect();
+    links.sort_unstable();
+    let pairs = links.windows(2).filter(|pair| pair[0].0.chain == pair[1].0.chain);
+    pairs.map(|pair| (pair[0].1, pair[1].1)).collect()
 }
 
 /// The operations on one independent part of the store. A history is linearizable if and only if each part is

@@ -6,13 +6,14 @@
 //! 2. a completed scan is, in the part of each key that it covers, one read of what it returned for that key, with the
 //!    interval of the scan. This is the promise of a scan's content (see [`crate::scan`]): each key is read at some
 //!    moment of the interval, independent of the other keys;
-//! 3. a read of absence by a scan is left out if the key cannot be present yet, because it would always hold.
+//! 3. the completed operations of a group on one key are a chain of its part;
+//! 4. a read of absence by a scan is left out if the key cannot be present yet, because it would always hold.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::history::{History, Operation, Outcome};
 use crate::key_op::{Effect, KeyOp, ValueId, key_op, renumber};
-use crate::model::{Entry, Part};
+use crate::model::{Entry, Link, Part};
 use crate::scan;
 
 /// A part under construction. Values are numbered in order of appearance.
@@ -22,6 +23,8 @@ struct PartBuilder<'h> {
     entries: Vec<Entry<KeyOp>>,
     /// The first moment at which the key may be present.
     writable_from: Option<u64>,
+    /// The chain of each client's group, and how many places of it are taken.
+    chains: HashMap<(u64, u64), Link>,
 }
 
 impl<'h> PartBuilder<'h> {
@@ -36,7 +39,17 @@ impl<'h> PartBuilder<'h> {
             self.writable_from = Some(earliest.min(operation.invoked));
         }
         let responded = operation.response.as_ref().map(|response| response.at);
-        self.entries.push(Entry { source, from_scan, invoked: operation.invoked, responded, op });
+        // A pending operation may take effect after those behind it.
+        let group = operation.group.filter(|_| responded.is_some() && !from_scan);
+        let link = group.map(|group| self.next_link(operation.client, group));
+        self.entries.push(Entry { source, from_scan, invoked: operation.invoked, responded, op, link });
+    }
+
+    fn next_link(&mut self, client: u64, group: u64) -> Link {
+        let chain = self.chains.len() as u32;
+        let next = self.chains.entry((client, group)).or_insert(Link { chain, place: 0 });
+        next.place += 1;
+        *next
     }
 }
 
@@ -69,7 +82,7 @@ fn number_in<'h>(part: &mut PartBuilder<'h>, operation: &'h Operation, outcome: 
     key_op(&operation.call, outcome, |value| part.number(value))
 }
 
-/// Adds the reads into which scans are split (invariants 2 and 3).
+/// Adds the reads into which scans are split (invariants 2 and 4).
 fn add_scans<'h>(history: &'h History, parts: &mut BTreeMap<&'h [u8], PartBuilder<'h>>) {
     // The returned pairs come first, because they may name keys that no operation wrote.
     for (source, operation) in history.operations().iter().enumerate() {

@@ -7,13 +7,18 @@
 //! 2. two operations whose intervals overlap have different slots, and slots are few: as many as operations of the
 //!    part ever overlap. So the set of linearized operations is the frontier (every number below it) and one bit for
 //!    each slot, independent of the length of the history and of its slowest operation;
-//! 3. pending operations have neither number nor slot: they are grouped into classes of equal operations, and within
+//! 3. an operation's predecessor is the operation before it in its chain. Operations with a successor are of no other's
+//!    kind, because they are not interchangeable;
+//! 4. pending operations have neither number nor slot: they are grouped into classes of equal operations, and within
 //!    a class the earliest invoked comes first.
 
 use std::collections::HashMap;
 
-use crate::model::{Entry, Model, Token};
+use crate::model::{Entry, Model, Token, neighbours};
 use crate::order::Positions;
+
+/// Stands for no operation.
+pub(crate) const NONE: u32 = u32::MAX;
 
 /// Pending operations that are equal.
 pub(crate) struct Class<O> {
@@ -32,6 +37,8 @@ pub(crate) struct Plan<O> {
     pub(crate) kinds: Vec<u32>,
     /// By number: whether it is a read.
     pub(crate) reads: Vec<bool>,
+    /// By number: the predecessor, or `NONE`.
+    pub(crate) predecessors: Vec<u32>,
     /// By number: the slot.
     pub(crate) slots: Vec<u32>,
     /// By number: the response position.
@@ -69,6 +76,7 @@ impl<O: Clone + Eq + std::hash::Hash> Plan<O> {
             entries: by_response.iter().map(|&(_, entry)| entry).collect(),
             kinds: Vec::with_capacity(by_response.len()),
             reads: Vec::with_capacity(by_response.len()),
+            predecessors: vec![NONE; by_response.len()],
             slots: vec![0; by_response.len()],
             responses: by_response.iter().map(|&(response, _)| response).collect(),
             arrivals: (0..by_response.len() as u32).collect(),
@@ -88,11 +96,30 @@ impl<O: Clone + Eq + std::hash::Hash> Plan<O> {
             plan.reads.push(model.is_read(op));
         }
         plan.kind_count = kind_numbers.len();
+        plan.link(entries);
         let invoked = |number: u32| positions.invoked(plan.entries[number as usize]);
         plan.arrivals.sort_unstable_by_key(|&number| invoked(number));
         plan.assign_slots(&positions);
         plan.count_tokens(model);
         plan
+    }
+
+    /// Enters the chains of completed operations.
+    fn link(&mut self, entries: &[Entry<O>]) {
+        let pairs = neighbours(entries);
+        if pairs.is_empty() {
+            return;
+        }
+        let mut numbers = vec![NONE; entries.len()];
+        for (number, &entry) in self.entries.iter().enumerate() {
+            numbers[entry] = number as u32;
+        }
+        for (first, next) in pairs {
+            let (first, next) = (numbers[first], numbers[next]);
+            self.predecessors[next as usize] = first;
+            self.kinds[first as usize] = self.kind_count as u32;
+            self.kind_count += 1;
+        }
     }
 
     /// Assigns slots in the order of events: an invocation takes a free slot, and its response frees it.

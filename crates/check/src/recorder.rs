@@ -23,6 +23,8 @@ pub struct Recorder {
 struct Shared {
     operations: Vec<Operation>,
     open_logs: usize,
+    /// Groups of all clients.
+    groups: u64,
 }
 
 /// Locks the shared state. A panic cannot leave it half changed, because each change is a single step, so poison is
@@ -51,6 +53,7 @@ impl Recorder {
         }
         let mut operations = std::mem::take(&mut shared.operations);
         drop(shared);
+        // Stable: the operations of a group keep their order.
         operations.sort_by_key(|operation| (operation.invoked, operation.client));
         History::new(operations)
     }
@@ -80,8 +83,22 @@ impl ClientLog {
 
     /// Records an invocation. Take the stamp *before* any part of the operation can take effect.
     pub fn invoke(&mut self, call: Call, at: u64) -> Ticket {
+        self.push(call, at, None)
+    }
+
+    /// Records the invocation of one call with many operations that take effect in this order: a group.
+    pub fn invoke_in_order(&mut self, calls: impl IntoIterator<Item = Call>, at: u64) -> Vec<Ticket> {
+        let group = {
+            let mut shared = lock(&self.shared);
+            shared.groups += 1;
+            shared.groups
+        };
+        calls.into_iter().map(|call| self.push(call, at, Some(group))).collect()
+    }
+
+    fn push(&mut self, call: Call, at: u64, group: Option<u64>) -> Ticket {
         let index = self.operations.len();
-        let operation = Operation { client: self.client, call, invoked: at, response: None };
+        let operation = Operation { client: self.client, call, invoked: at, response: None, group };
         self.operations.push(Some(operation));
         Ticket { index }
     }
@@ -140,6 +157,22 @@ mod tests {
         assert_eq!(history.clients().into_iter().collect::<Vec<_>>(), [(0, 100), (1, 100), (2, 100), (3, 100)]);
         assert!(history.operations().is_sorted_by_key(|operation| operation.invoked));
         assert!(history.operations().iter().all(|operation| operation.response.is_some()));
+    }
+
+    #[test]
+    fn groups_differ_between_calls_and_keep_their_order() {
+        let recorder = Recorder::new();
+        let (mut one, mut other) = (recorder.client(1), recorder.client(1));
+        for log in [&mut one, &mut other] {
+            let _pending = log.invoke_in_order([get(b"a"), get(b"b"), get(b"c")], 5);
+        }
+        let _pending = one.invoke(get(b"d"), 6);
+        drop((one, other));
+        let history = recorder.finish().unwrap();
+        let groups: Vec<_> = history.operations().iter().map(|operation| operation.group).collect();
+        assert_eq!(groups, [Some(1), Some(1), Some(1), Some(2), Some(2), Some(2), None]);
+        let keys: Vec<_> = history.operations().iter().filter_map(|operation| operation.call.key()).collect();
+        assert_eq!(keys, [b"a", b"b", b"c", b"a", b"b", b"c", b"d"]);
     }
 
     #[test]

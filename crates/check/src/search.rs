@@ -21,7 +21,8 @@
 //! ```
 //!
 //! An operation *may be next* if it was invoked before the frontier, which is the earliest response among the
-//! operations not yet linearized. Each rule excludes no linearization:
+//! operations not yet linearized, and its predecessor in a chain, if it has one, is linearized. Each rule excludes no
+//! linearization:
 //!
 //! * **R1.** Take any linearization of the rest and move the read to its front. The read agrees with the state there
 //!   and does not change the state for the others. It may be next, so no remaining operation has to come before it.
@@ -30,9 +31,10 @@
 //!   the better one.
 //! * **R3.** Of equal completed operations that may be next, only the one that responds first is tried. In a
 //!   linearization that takes a later one first, exchange the two. The states stay the same; the first may be next
-//!   there; and every operation that must follow the second must also follow the first. Equal pending operations differ
-//!   only in their invocation, so they are used in order of invocation. The rules never use a pending operation that
-//!   changes nothing.
+//!   there; and every operation that must follow the second must also follow the first. (An operation with a successor
+//!   in a chain counts as equal to no other one, since others need not precede that successor.) Equal pending operations
+//!   differ only in their invocation, so they are used in order of invocation. The rules never use a pending operation
+//!   that changes nothing.
 //! * **R4.** The search keeps a state's token (its value) while another completed operation not yet linearized observes
 //!   it and no operation is left that can produce it again.
 //! * **R5.** A token is *unobserved* if no operation left distinguishes it: none requires it, and none excludes it. (An
@@ -53,7 +55,7 @@ use std::time::Instant;
 use smallvec::{SmallVec, smallvec};
 
 use crate::model::{Entry, Model, Tightened};
-use crate::plan::{Plan, excluded};
+use crate::plan::{NONE, Plan, excluded};
 
 /// The limits of a search.
 #[derive(Clone, Copy, Debug)]
@@ -112,9 +114,6 @@ pub fn search_longest<M: Model>(model: &M, entries: &[Entry<M::Op>], budget: Bud
 type Bits = SmallVec<[u64; 2]>;
 /// For each class of pending operations how many were used.
 type Used = SmallVec<[u32; 4]>;
-
-/// Marks a slot without an operation.
-const NONE: u32 = u32::MAX;
 
 /// An operation to linearize next.
 #[derive(Clone, Copy)]
@@ -256,10 +255,7 @@ impl<'m, M: Model> Search<'m, M> {
         if !self.token_is_unobserved() {
             return None;
         }
-        let open = |slot: usize| {
-            let number = self.active[slot];
-            (number != NONE && !self.bit(slot)).then_some(number)
-        };
+        let open = |slot: usize| self.open(slot);
         (0..self.active.len()).filter_map(open).find(|&number| {
             let op = &self.plan.ops[number as usize];
             if !self.model.is_update(op) || self.model.step(&self.state, op).is_none() {
@@ -309,10 +305,7 @@ impl<'m, M: Model> Search<'m, M> {
             self.advance();
             let mut found = false;
             for slot in 0..self.active.len() {
-                let number = self.active[slot];
-                if number == NONE || self.bit(slot) || !self.plan.reads[number as usize] {
-                    continue;
-                }
+                let Some(number) = self.open(slot).filter(|&number| self.plan.reads[number as usize]) else { continue };
                 if self.model.step(&self.state, &self.plan.ops[number as usize]).is_some() {
                     self.linearize(Choice::Completed(number));
                     found = true;
@@ -352,11 +345,8 @@ impl<'m, M: Model> Search<'m, M> {
         let choices = self.choices.len();
         let mut candidates = std::mem::take(&mut self.candidates);
         candidates.clear();
-        candidates.extend((0..self.active.len()).filter_map(|slot| {
-            let number = self.active[slot];
-            let open = number != NONE && !self.bit(slot) && !self.plan.reads[number as usize];
-            open.then_some(number)
-        }));
+        let open = (0..self.active.len()).filter_map(|slot| self.open(slot));
+        candidates.extend(open.filter(|&number| !self.plan.reads[number as usize]));
         // Numbers ascend with responses, so the operation with the earliest response is tried first.
         candidates.sort_unstable();
         for &number in &candidates {
@@ -502,6 +492,21 @@ impl<'m, M: Model> Search<'m, M> {
     /// The number of operations that are invoked before the given frontier; all of them if it is past the last one.
     fn arrived_at(&self, frontier: usize) -> u32 {
         self.plan.arrived.get(frontier).copied().unwrap_or(self.plan.ops.len() as u32)
+    }
+
+    /// The completed operation in this slot, if it may be next.
+    fn open(&self, slot: usize) -> Option<u32> {
+        let number = self.active[slot];
+        let may_be_next = number != NONE && !self.bit(slot) && {
+            let before = self.plan.predecessors[number as usize];
+            before == NONE || self.is_linearized(before)
+        };
+        may_be_next.then_some(number)
+    }
+
+    fn is_linearized(&self, number: u32) -> bool {
+        let slot = || self.plan.slots[number as usize] as usize;
+        number < self.frontier || self.active[slot()] == number && self.bit(slot())
     }
 
     fn bit(&self, slot: usize) -> bool {

@@ -79,13 +79,14 @@ pub(crate) fn outcome(outcome: &Outcome) -> String {
     }
 }
 
-/// Formats a call and its outcome.
+/// Formats a call, its outcome and its group.
 pub(crate) fn operation(operation: &Operation, with_key: bool) -> String {
     let outcome = match &operation.response {
         Some(response) => self::outcome(&response.outcome),
         None => "?".to_owned(),
     };
-    format!("{} → {outcome}", call(&operation.call, with_key))
+    let group = operation.group.map(|group| format!(", group {group}")).unwrap_or_default();
+    format!("{} → {outcome}{group}", call(&operation.call, with_key))
 }
 
 /// The contents of an explanation. `shown`, `context`, `longest` and `unplaced` are positions in `entries`.

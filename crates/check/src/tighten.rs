@@ -20,11 +20,13 @@
 //!   stretch. If one of its operations is invoked after `first`, it is after: none of its operations takes effect
 //!   before `last`. If one responds before `last`, it is before: all of them take effect before `first`.
 //!
+//! * Neighbours in a chain: the later one is invoked no earlier than the earlier one, which responds no later than it.
+//!
 //! New stamps are those of the events that force them: a new invocation has the stamp of an invocation, and a new
 //! response that of a response. So the order of events at equal stamps stays valid.
 
 use crate::key_op::{Effect, Guard, KeyOp, UNREAD, ValueId};
-use crate::model::{Entry, Tightened};
+use crate::model::{Entry, Tightened, neighbours};
 use crate::zones;
 
 /// Maximum number of rounds. Each round can enable the next; the gain decreases quickly.
@@ -67,7 +69,7 @@ fn round(entries: &mut [Entry<KeyOp>]) -> bool {
         .filter_map(|(value, first, last)| (first < last).then_some(Stretch { value, first, last }))
         .collect();
     stretches.sort_unstable_by_key(|stretch| stretch.first);
-    let mut changed = false;
+    let mut changed = tighten_chains(entries);
     for index in 0..entries.len() {
         // A pending read returned nothing; it must not get a response.
         if entries[index].responded.is_none() && entries[index].op.effect == Effect::Keep {
@@ -102,6 +104,23 @@ fn round(entries: &mut [Entry<KeyOp>]) -> bool {
         let entry = &mut entries[index];
         changed |= (entry.invoked, entry.responded) != (invoked, responded);
         (entry.invoked, entry.responded) = (invoked, responded);
+    }
+    changed
+}
+
+/// Tightens along the chains, in both directions. Returns whether anything has changed.
+fn tighten_chains(entries: &mut [Entry<KeyOp>]) -> bool {
+    let (pairs, mut changed) = (neighbours(entries), false);
+    for &(first, next) in &pairs {
+        if entries[next].invoked < entries[first].invoked {
+            (entries[next].invoked, changed) = (entries[first].invoked, true);
+        }
+    }
+    for &(first, next) in pairs.iter().rev() {
+        let (first_responds, next_responds) = (entries[first].responded, entries[next].responded);
+        if next_responds < first_responds {
+            (entries[first].responded, changed) = (next_responds, true);
+        }
     }
     changed
 }

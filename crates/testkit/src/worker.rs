@@ -378,7 +378,7 @@ impl Worker {
         }
         let now = self.shared.stamp(&self.endpoint);
         let call = |(key, value): &(Vec<u8>, Vec<u8>)| call_of(Op::Upsert, key, (b"", value));
-        let tickets: Vec<_> = pairs.iter().map(|pair| self.log.invoke(call(pair), now)).collect();
+        let tickets = self.log.invoke_in_order(pairs.iter().map(call), now);
         let asked: Vec<(&[u8], &[u8])> = pairs.iter().map(|(key, value)| (key.as_slice(), value.as_slice())).collect();
         let results = self.index.upsert_many(&asked).await;
         if results.len() != pairs.len() {

@@ -1,6 +1,6 @@
 //! Compares the checker with an oracle that tries every order.
 //!
-//! The quick test compares 25,000 histories of each of seven shapes; with `FARINDEX_CHECK_HISTORIES=100000` (or any
+//! The quick test compares 25,000 histories of each of nine shapes; with `FARINDEX_CHECK_HISTORIES=100000` (or any
 //! other number) in the environment, that many of each.
 
 use crate::common::{Random, Shape, Store, apply, random_history};
@@ -19,7 +19,13 @@ fn explainable(left: &[Operation], store: &Store) -> bool {
         let operation = &left[index];
         let preceded =
             left.iter().any(|other| other.response.as_ref().is_some_and(|response| response.at < operation.invoked));
-        if preceded {
+        let behind_another = operation.group.is_some()
+            && operation.response.is_some()
+            && left[..index].iter().any(|other| {
+                let same_call = (other.client, other.group) == (operation.client, operation.group);
+                same_call && other.response.is_some() && other.call.key() == operation.call.key()
+            });
+        if preceded || behind_another {
             return false;
         }
         let mut rest = left.to_vec();
@@ -68,6 +74,7 @@ fn expand_scans(history: &History, keys: u64) -> Option<Vec<Operation>> {
                     call: Call::Get { key },
                     invoked: operation.invoked,
                     response: Some(Response { at: *at, outcome: Outcome::Value(seen) }),
+                    group: None,
                 });
             }
         }
@@ -85,6 +92,9 @@ fn assert_linearization(entries: &[Entry<<MapModel as Model>::Op>], order: &[usi
             assert_ne!(index, later);
             let precedes = entries[later].responded.is_some_and(|at| at < entries[index].invoked);
             assert!(!precedes, "{later} responds before {index} is invoked");
+            let (link, later_link) = (entries[index].link, entries[later].link);
+            let inverted = link.zip(later_link).is_some_and(|(a, b)| a.chain == b.chain && a.place > b.place);
+            assert!(!inverted, "{later} comes before {index} in its chain");
         }
     }
     for (index, entry) in entries.iter().enumerate() {
@@ -159,6 +169,7 @@ fn verdicts_match_brute_force_on_one_key_with_few_values() {
         pending_percent: 15,
         scan_percent: 0,
         guarded_percent: 0,
+        grouped_percent: 0,
         wrong_percent: 30,
     };
     compare(shape, 1 << 32);
@@ -174,6 +185,7 @@ fn verdicts_match_brute_force_on_one_key_with_mostly_unique_values() {
         pending_percent: 20,
         scan_percent: 0,
         guarded_percent: 0,
+        grouped_percent: 0,
         wrong_percent: 25,
     };
     compare(shape, 2 << 32);
@@ -189,6 +201,7 @@ fn verdicts_match_brute_force_on_two_keys_with_scans() {
         pending_percent: 10,
         scan_percent: 25,
         guarded_percent: 0,
+        grouped_percent: 0,
         wrong_percent: 40,
     };
     compare(shape, 3 << 32);
@@ -204,6 +217,7 @@ fn verdicts_match_brute_force_on_many_concurrent_operations() {
         pending_percent: 10,
         scan_percent: 0,
         guarded_percent: 0,
+        grouped_percent: 0,
         wrong_percent: 40,
     };
     compare(shape, 4 << 32);
@@ -220,6 +234,7 @@ fn verdicts_match_brute_force_on_replacements_of_few_values() {
             pending_percent: 15,
             scan_percent: 0,
             guarded_percent: 60,
+            grouped_percent: 0,
             wrong_percent: 25,
         },
         5 << 32,
@@ -237,6 +252,7 @@ fn verdicts_match_brute_force_on_replacements_of_mostly_unique_values() {
             pending_percent: 20,
             scan_percent: 10,
             guarded_percent: 50,
+            grouped_percent: 0,
             wrong_percent: 35,
         },
         6 << 32,
@@ -254,8 +270,45 @@ fn verdicts_match_brute_force_on_many_concurrent_replacements() {
             pending_percent: 25,
             scan_percent: 0,
             guarded_percent: 40,
+            grouped_percent: 0,
             wrong_percent: 35,
         },
         7 << 32,
+    );
+}
+
+#[test]
+fn verdicts_match_brute_force_on_groups_of_few_values() {
+    compare(
+        Shape {
+            keys: 1,
+            values: 2,
+            operations: 8,
+            span: 6,
+            pending_percent: 10,
+            scan_percent: 0,
+            guarded_percent: 10,
+            grouped_percent: 60,
+            wrong_percent: 15,
+        },
+        8 << 32,
+    );
+}
+
+#[test]
+fn verdicts_match_brute_force_on_groups_of_mostly_unique_values() {
+    compare(
+        Shape {
+            keys: 2,
+            values: 9,
+            operations: 8,
+            span: 8,
+            pending_percent: 15,
+            scan_percent: 5,
+            guarded_percent: 10,
+            grouped_percent: 70,
+            wrong_percent: 10,
+        },
+        9 << 32,
     );
 }

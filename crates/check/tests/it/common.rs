@@ -101,6 +101,8 @@ pub(crate) struct Shape {
     pub(crate) scan_percent: u64,
     /// How many calls of 100 expect a value.
     pub(crate) guarded_percent: u64,
+    /// How many operations of 100 are in a group: of its client, with its number.
+    pub(crate) grouped_percent: u64,
     /// How many operations of 100 get the outcome that they would have on another store.
     pub(crate) wrong_percent: u64,
 }
@@ -170,7 +172,13 @@ pub(crate) fn random_history(random: &mut Random, shape: &Shape) -> History {
         }
         let pending = random.chance(shape.pending_percent);
         let response = (!pending).then_some(Response { at: responded, outcome });
-        operations.push(Operation { client: client as u64 % 3, call, invoked, response });
+        let grouped = shape.grouped_percent > 0 && random.chance(shape.grouped_percent);
+        let group = grouped.then(|| random.below(2));
+        operations.push(Operation { client: client as u64 % 3, call, invoked, response, group });
+    }
+    // Mostly the operations are listed in the order in which they took effect.
+    if shape.grouped_percent > 0 && random.chance(shape.grouped_percent / 2) {
+        operations.reverse();
     }
     History::new(operations).expect("the generator keeps the invariants")
 }
@@ -178,5 +186,5 @@ pub(crate) fn random_history(random: &mut Random, shape: &Shape) -> History {
 /// An operation; `response` is its stamp and outcome.
 pub(crate) fn operation(client: u64, call: Call, invoked: u64, response: Option<(u64, Outcome)>) -> Operation {
     let response = response.map(|(at, outcome)| Response { at, outcome });
-    Operation { client, call, invoked, response }
+    Operation { client, call, invoked, response, group: None }
 }

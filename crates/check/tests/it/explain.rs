@@ -100,6 +100,7 @@ fn explanations_of_random_histories_are_violations_by_themselves() {
         pending_percent: 10,
         scan_percent: 0,
         guarded_percent: 0,
+        grouped_percent: 0,
         wrong_percent: 10,
     };
     let mut explained = 0;

@@ -2,7 +2,7 @@
 
 use std::ops::Bound;
 
-use farindex_check::format::{LineError, ReadError, read, write};
+use farindex_check::format::{LineError, ReadError, VERSION, read, write};
 use farindex_check::{Call, History, Operation, Outcome, Response};
 use proptest::collection::vec;
 use proptest::option;
@@ -38,11 +38,11 @@ fn call_and_outcome() -> impl Strategy<Value = (Call, Outcome)> {
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
-    (any::<u64>(), call_and_outcome(), any::<[u64; 2]>(), any::<bool>()).prop_map(
-        |(client, (call, outcome), mut stamps, pending)| {
+    (any::<u64>(), call_and_outcome(), any::<[u64; 2]>(), any::<bool>(), any::<Option<u64>>()).prop_map(
+        |(client, (call, outcome), mut stamps, pending, group)| {
             stamps.sort_unstable();
             let response = (!pending).then_some(Response { at: stamps[1], outcome });
-            Operation { client, call, invoked: stamps[0], response }
+            Operation { client, call, invoked: stamps[0], response, group }
         },
     )
 }
@@ -58,7 +58,7 @@ proptest! {
 
     #[test]
     fn format_reader_never_panics(junk in vec(any::<u8>(), 0..200), text in "[{}\\[\\]\":,a-z0-9 \n]{0,80}") {
-        let header = b"{\"format\":\"farindex-history\",\"version\":2}\n".to_vec();
+        let header = b"{\"format\":\"farindex-history\",\"version\":3}\n".to_vec();
         for body in [junk, text.into_bytes()] {
             let _ = read(body.as_slice());
             let _ = read([header.clone(), body].concat().as_slice());
@@ -68,7 +68,7 @@ proptest! {
 
 /// Reads operations behind a valid header.
 fn body(lines: &str) -> Result<History, ReadError> {
-    body_of(2, lines)
+    body_of(3, lines)
 }
 
 fn body_of(version: u32, lines: &str) -> Result<History, ReadError> {
@@ -94,7 +94,12 @@ fn format_reads_the_documented_example() {
     // Version 1 is the same without operations that expect a value.
     assert_eq!(body_of(1, example).unwrap().operations(), &history.operations()[..4]);
     let error = body_of(1, replaced).unwrap_err().error;
-    assert!(matches!(error, LineError::NotInVersion { op: "replace", version: 1 }), "{error}");
+    assert!(matches!(error, LineError::NotInVersion { what: "replace", version: 1 }), "{error}");
+    // Before version 3 there were no groups.
+    let grouped = "{\"client\":3,\"op\":\"get\",\"key\":\"k\",\"invoked\":6,\"group\":7}\n";
+    assert_eq!(body_of(3, grouped).unwrap().operations()[0].group, Some(7));
+    let error = body_of(2, grouped).unwrap_err().error;
+    assert_eq!(error.to_string(), "version 2 has no field \"group\"");
     let operations = history.operations();
     assert_eq!(operations[0].call, Call::Insert { key: b"k".to_vec(), value: vec![0, 255] });
     assert_eq!(operations[1].response.as_ref().unwrap().outcome, Outcome::Value(None));
@@ -150,7 +155,7 @@ fn format_refuses_other_files_and_versions() {
     assert!(matches!(error("").error, LineError::NoHeader));
     let other = error("{\"format\":\"other\",\"version\":1}");
     assert!(matches!(other.error, LineError::OtherFormat(_)));
-    for version in [0, 3] {
+    for version in [0, VERSION + 1] {
         let newer = error(&format!("{{\"format\":\"farindex-history\",\"version\":{version}}}"));
         assert!(matches!(newer.error, LineError::OtherVersion(of) if of == version));
         assert_eq!(newer.line, 1);

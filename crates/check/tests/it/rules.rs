@@ -288,6 +288,7 @@ fn explanation_needs_each_of_its_operations() {
         pending_percent: 10,
         scan_percent: 0,
         guarded_percent: 0,
+        grouped_percent: 30,
         wrong_percent: 10,
     };
     let (mut explained, mut shown) = (0, 0);
@@ -370,6 +371,7 @@ fn check_stays_within_its_budget_of_steps() {
             pending_percent: 20,
             scan_percent: 0,
             guarded_percent: 0,
+            grouped_percent: 0,
             wrong_percent: 5,
         };
         let histories = (0..300).map(|seed| random_history(&mut Random(seed), &shape));
@@ -641,4 +643,52 @@ fn search_longest_returns_the_longest_partial_linearization() {
     let outcome = search_longest(&MapModel, &part.entries, Budget::steps(1000));
     assert_eq!((outcome.answer, outcome.longest), (Answer::Violation, vec![0, 1, 2]));
     assert!(search(&MapModel, &part.entries, Budget::steps(1000)).longest.is_empty());
+}
+
+/// Three upserts of one call: a get after it must see the last of them.
+#[test]
+fn a_group_takes_effect_in_its_order() {
+    let history = |seen: &str, pending: bool| {
+        let part = |value, at| Operation { group: Some(3), ..upsert(1, "k", value, 1, at) };
+        // Another client's operation with this number is of another group.
+        let other = Operation { group: Some(3), ..upsert(2, "k", "w", 1, Some(2)) };
+        let last = part("c", (!pending).then_some(9));
+        History::new(vec![part("a", Some(7)), part("b", Some(8)), last, other, get(2, "k", Some(seen), 20, 21)])
+            .unwrap()
+    };
+    let verdict = |seen, pending| check(&history(seen, pending), &Limits::default()).verdict;
+    assert_eq!(verdict("c", false), Verdict::Ok);
+    assert_eq!(verdict("w", false), Verdict::Ok, "the other client's may be the last of all");
+    for seen in ["a", "b"] {
+        let report = check(&history(seen, false), &Limits::default());
+        assert_eq!(report.verdict, Verdict::Violation, "{seen}");
+        assert!(report.to_string().contains(&format!("upsert \"{seen}\" → written, group 3")), "{report}");
+    }
+    // One without an outcome is not held to its place.
+    assert_eq!(["a", "b", "c", "w"].map(|seen| verdict(seen, true)), {
+        use Verdict::{Ok, Violation};
+        [Violation, Ok, Ok, Ok]
+    });
+}
+
+/// Twenty calls of twelve blind upserts at the same time, and a reader between: without the order of each call, their
+/// operations could be interleaved in more ways than a search can try.
+#[test]
+fn groups_need_few_steps() {
+    let (calls, parts) = (20, 12);
+    let mut operations = Vec::new();
+    for call in 0..calls {
+        for part in 0..parts {
+            let written = upsert(call, "k", &format!("{}", (call * part) % 7), 1, Some(1000));
+            operations.push(Operation { group: Some(call), ..written });
+        }
+    }
+    for read in 0..30 {
+        operations.push(get(99, "k", Some(&format!("{}", (read * 3) % 7)), 10 * read + 5, 10 * read + 6));
+    }
+    let history = History::new(operations).unwrap();
+    let report = check(&history, &Limits { steps_per_key: 100_000, ..Limits::default() });
+    println!("{} steps", report.stats.steps);
+    assert_eq!(report.verdict, Verdict::Ok, "{report}");
+    assert!(report.stats.steps <= 300, "{}", report.stats.steps);
 }
