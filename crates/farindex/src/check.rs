@@ -81,6 +81,9 @@ pub(crate) async fn repair_if_alone(session: &Rc<Session>) -> Result<Option<Repa
     Ok(Some(recover(session, evicted).await?))
 }
 
+/// Walks of one check, at most, where a walk itself finishes what other clients have left to the next one.
+const MOST_WALKS: u32 = 4;
+
 /// Finishes what evicted clients have left unfinished, and gives back what they had in hand.
 async fn recover(session: &Rc<Session>, evicted: u64) -> Result<Repaired, Error> {
     let span = session.span(OpKind::Maintenance);
@@ -111,8 +114,7 @@ async fn recover(session: &Rc<Session>, evicted: u64) -> Result<Repaired, Error>
 pub(crate) async fn reclaim(session: &Rc<Session>) -> Result<Reclaimed, Error> {
     let span = session.span(OpKind::Maintenance);
     let leaks = Leaks::read(&span).await?;
-    let mut audit = Audit::begin(session, &span).await?;
-    let report = walk(session, &mut audit, true).await?;
+    let (audit, report) = walk_unchanged(session, &span).await?;
     let mut reclaimed = Reclaimed::default();
     if report.is_sound() && !report.missed {
         session.flush().await?;
@@ -126,12 +128,26 @@ pub(crate) async fn reclaim(session: &Rc<Session>) -> Result<Reclaimed, Error> {
     Ok(reclaimed)
 }
 
+/// Walks until the walk itself has retired nothing, [`MOST_WALKS`] times at most.
+async fn walk_unchanged(session: &Rc<Session>, span: &Span) -> Result<(Audit, CheckReport), Error> {
+    let mut walks = 0;
+    loop {
+        let mut audit = Audit::begin(session, span).await?;
+        let report = walk(session, &mut audit, true).await?;
+        walks += 1;
+        if !audit.is_outdated(session) || walks == MOST_WALKS {
+            return Ok((audit, report));
+        }
+        session.drain().await?;
+    }
+}
+
 pub(crate) async fn check(session: &Rc<Session>) -> Result<CheckReport, Error> {
     let span = session.span(OpKind::Other);
     // What this session holds itself would look lost.
     session.flush().await?;
     let mut alone = true;
-    let mut unfinished: Option<Vec<String>> = None;
+    let (mut unfinished, mut walks): (Option<Vec<String>>, _) = (None, 0);
     loop {
         let mut audit = Audit::begin(session, &span).await?;
         alone = alone && audit.undisturbed(session, &span).await?;
@@ -141,6 +157,11 @@ pub(crate) async fn check(session: &Rc<Session>) -> Result<CheckReport, Error> {
         }
         let mut report = walk(session, &mut audit, alone && unfinished.is_none()).await?;
         session.flush().await?;
+        walks += 1;
+        if alone && audit.is_outdated(session) && walks < MOST_WALKS {
+            session.drain().await?;
+            continue;
+        }
         // A client that registered during the walk has changed structures, some of them by half: that is no fault, but
         // the walk assumed that there was none.
         let misled = alone && !report.is_sound() && !audit.undisturbed(session, &span).await?;

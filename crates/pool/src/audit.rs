@@ -7,7 +7,9 @@
 //! become free before it reads the bitmap. A difference that another client may explain (a block in its free list or
 //! retire list) is never called lost. It is called lost if no other client was registered from the beginning of the
 //! walk to its end. A client that came or left in between may have changed what was walked already. Every slot counts
-//! its owners, so equal slot words before and after prove that no client did.
+//! its owners, so equal slot words before and after prove that no client did. The walk itself may finish what another
+//! client has left to the next one, and retire what it has recorded. Then the audit is *outdated*
+//! ([`Audit::is_outdated`]), and says as little as if others were there.
 
 use crate::alloc::bitmap::{Chunk, free_blocks, marked_bits};
 use crate::alloc::chunks::all_chunks;
@@ -47,8 +49,8 @@ pub struct AuditReport {
     pub nodes: Vec<NodeReport>,
     /// Other clients that were registered during the audit, crashed ones included.
     pub clients: Vec<ClientInfo>,
-    /// True if no other client was registered from beginning to end, except crashed ones, and this session keeps no
-    /// memory itself. Only then is memory called lost.
+    /// True if no other client was registered from beginning to end, except crashed ones, this session keeps no memory
+    /// itself, and the audit is not outdated. Only then is memory called lost.
     pub alone: bool,
     /// Number of objects that crashed clients leaked: neither reachable nor free, and no other client is registered.
     pub lost: u64,
@@ -81,6 +83,8 @@ pub struct Audit {
     undescribed: u64,
     /// State words of all client slots before the walk, and the number of sessions that this client had opened.
     before: Option<(Vec<u64>, u64)>,
+    /// Objects that the session had retired before the walk.
+    retirements: Option<u64>,
     /// Crashed clients may have left unfinished changes.
     unfinished: bool,
     /// The walk may have missed objects.
@@ -128,7 +132,13 @@ impl Audit {
         let client = session.client();
         let opened = if client.sessions() == 1 { client.sessions_opened() } else { u64::MAX };
         let before = Some((slot_words(session.pool(), span).await?, opened));
-        Ok(Audit { before, ..Audit::default() })
+        Ok(Audit { before, retirements: Some(session.retirements()), ..Audit::default() })
+    }
+
+    /// Has the session that walks retired objects since [`begin`](Self::begin)? They may be among those recorded. Then end
+    /// their grace period ([`Session::drain`]), and walk again: what this walk has repaired is not found by the next one.
+    pub fn is_outdated(&self, session: &Session) -> bool {
+        self.retirements.is_some_and(|before| session.retirements() != before)
     }
 
     /// Declares that crashed clients may have left unfinished changes: an object that was being moved may be reached
@@ -225,7 +235,7 @@ impl Audit {
             nodes.push(all_chunks(session.pool(), span, node).await?);
         }
         let (others, undisturbed) = self.other_clients(session, span).await?;
-        let alone = undisturbed && session.holds_nothing();
+        let alone = undisturbed && session.holds_nothing() && !self.is_outdated(session);
 
         let mut report = AuditReport { clients: others, alone, ..AuditReport::default() };
         let mut pages: Vec<_> = std::mem::take(&mut self.pages).into_iter().collect();

@@ -52,7 +52,7 @@ impl Audit {
         }
         let (others, undisturbed) = self.other_clients(session, span).await?;
         // Clients that are gone must have been evicted, too.
-        let alone = undisturbed && others.is_empty() && session.holds_nothing();
+        let alone = undisturbed && others.is_empty() && session.holds_nothing() && !self.is_outdated(session);
         let is_complete = self.problems.is_empty() && !self.incomplete;
         let mut done = Reclaimed { alone: alone && is_complete, ..Reclaimed::default() };
         if !done.alone {

@@ -52,6 +52,8 @@ pub struct Session {
     /// The epoch in which an allocation in a full pool has waited last, and for how long allocations have waited in it.
     waiting: RefCell<(u64, Waited)>,
     retired: RefCell<VecDeque<Retired>>,
+    /// Objects retired since this session was opened.
+    retirements: Cell<u64>,
     /// Length of `retired` at which maintenance is due.
     tick_at: Cell<usize>,
     /// Bytes retired since the last maintenance.
@@ -76,6 +78,7 @@ impl Session {
             ahead_in_vain: Cell::new(false),
             waiting: RefCell::default(),
             retired: RefCell::default(),
+            retirements: Cell::new(0),
             tick_at: Cell::new(TICK_EVERY),
             retired_bytes: Cell::new(0),
             overfull: Cell::new(false),

@@ -39,6 +39,27 @@ async fn walk(
     Ok(report.unwrap_or_default())
 }
 
+/// Walks of one audit, at most: each may finish what writers have left to the next client.
+const WALKS: u32 = 4;
+
+/// Walks until the walk itself has retired nothing, [`WALKS`] times at most.
+async fn walk_unchanged(
+    indexes: &[(Which, Rc<AnyIndex>)],
+    pool: &Pool,
+    session: &Session,
+) -> Result<(IndexAudit, Audit), IndexError> {
+    let mut walks = 0;
+    loop {
+        let mut audit = Audit::begin(session, &session.span(OpKind::Other)).await?;
+        let report = walk(indexes, pool, session, &mut audit).await?;
+        walks += 1;
+        if !audit.is_outdated(session) || walks == WALKS {
+            return Ok((report, audit));
+        }
+        session.drain().await?;
+    }
+}
+
 /// Attempts to get a client slot where all belong to clients that are gone. One may fail: where verbs take longer than a lease,
 /// it has not seen for a whole lease that nobody is there.
 const ATTEMPTS: u32 = 5;
@@ -79,8 +100,7 @@ pub(crate) async fn recover_and_audit(
         }
         // What crashed clients had allocated, and what recovery has replaced.
         session.drain().await?;
-        let mut audit = Audit::begin(&session, &session.span(OpKind::Other)).await?;
-        walk(&indexes, &pool, &session, &mut audit).await?;
+        let (_, audit) = walk_unchanged(&indexes, &pool, &session).await?;
         let reclaimed = audit.reclaim(&session, &session.span(OpKind::Maintenance)).await?;
         if !reclaimed.alone {
             shared.fail("pool: another client is registered, so nothing was reclaimed".to_owned());
@@ -96,8 +116,7 @@ pub(crate) async fn recover_and_audit(
     if let Some(rng) = shared.refilling.clone() {
         refilling::fill_and_refill(&shared, &session, rng).await?;
     }
-    let mut audit = Audit::begin(&session, &session.span(OpKind::Other)).await?;
-    let report = walk(&indexes, &pool, &session, &mut audit).await?;
+    let (report, audit) = walk_unchanged(&indexes, &pool, &session).await?;
     // Where nothing is dropped, nobody has an index open any more.
     let indexes = shared.dropping.then_some(indexes);
     let pool_report = audit.settle(&session, &session.span(OpKind::Maintenance)).await?;

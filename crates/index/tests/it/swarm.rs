@@ -152,3 +152,11 @@ fn a_client_that_closes_while_it_is_evicted_learns_of_it() {
     let report = run.run_seed(91_001_356, &run.setup.clone().with_crashes().with_first_features(25));
     assert!(report.is_sound(), "{report}");
 }
+
+/// See docs/bugs/214: the walk recorded a dead leaf, and then retired it.
+#[test]
+fn audit_walks_again_where_its_walk_has_repaired_something() {
+    let run = test_run("dex", SHIPPED, true).expect("a kind");
+    let report = run.run_seed(102_004_975, &run.setup.clone().with_first_features(25));
+    assert!(report.is_sound(), "{report}");
+}

@@ -66,6 +66,7 @@ impl Session {
     pub(super) fn retire(&self, tag: u64, ptr: RemotePtr, bytes: u64) {
         if self.object(ptr, bytes).is_ok() {
             self.retired.borrow_mut().push_back(Retired { tag, ptr, bytes });
+            self.retirements.set(self.retirements.get() + 1);
             #[cfg(feature = "marks")]
             crate::ledger::retired(ptr);
             self.retired_bytes.set(self.retired_bytes.get().saturating_add(bytes));
@@ -212,6 +213,11 @@ impl Session {
         for (ptr, class) in retire_list.free {
             self.push_free(ptr, class);
         }
+    }
+
+    /// Objects that this session has retired so far.
+    pub(crate) fn retirements(&self) -> u64 {
+        self.retirements.get()
     }
 
     /// Returns whether the free list and the retire list are empty.

@@ -63,6 +63,22 @@ fn audit_reports_every_inconsistency_and_no_false_one() {
     let report = settle(audit);
     assert_eq!((report.alone, report.lost), (true, 1));
     assert_eq!(report.problems, [""; 0]);
+    // Nor if the walk itself retires what it has recorded, also if that is free by the end.
+    let passing = checker.alloc(&session, 500).expect("fits");
+    let mut audit = begin();
+    walk(&mut audit);
+    audit.reach(passing, 500, "a block that is retired");
+    assert!(!audit.is_outdated(&session));
+    session.pin(session.span(OpKind::Other)).expect("pinned").retire(passing, 500);
+    checker.run(session.drain()).expect("drained");
+    assert!(undisturbed(&audit) && audit.is_outdated(&session));
+    let report = settle(audit);
+    assert_eq!((report.alone, report.lost, report.problems.len()), (false, 0, 0));
+    let mut audit = begin();
+    walk(&mut audit);
+    let report = settle(audit);
+    assert_eq!((report.alone, report.lost), (true, 1));
+    assert_eq!(report.problems, [""; 0]);
     assert_eq!(report.leak().as_deref(), Some("1 objects of 512 bytes are leaked: neither reachable nor free"));
     assert_eq!(report.nodes[0].live_bytes, 512 + 2 * CHUNK);
 
