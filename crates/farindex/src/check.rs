@@ -128,14 +128,14 @@ pub(crate) async fn reclaim(session: &Rc<Session>) -> Result<Reclaimed, Error> {
     Ok(reclaimed)
 }
 
-/// Walks until the walk itself has retired nothing, [`MOST_WALKS`] times at most.
+/// Walks until the walk itself has retired nothing or has found a problem, [`MOST_WALKS`] times at most.
 async fn walk_unchanged(session: &Rc<Session>, span: &Span) -> Result<(Audit, CheckReport), Error> {
     let mut walks = 0;
     loop {
         let mut audit = Audit::begin(session, span).await?;
         let report = walk(session, &mut audit, true).await?;
         walks += 1;
-        if !audit.is_outdated(session) || walks == MOST_WALKS {
+        if !audit.is_outdated(session) || !report.is_sound() || walks == MOST_WALKS {
             return Ok((audit, report));
         }
         session.drain().await?;
@@ -158,7 +158,7 @@ pub(crate) async fn check(session: &Rc<Session>) -> Result<CheckReport, Error> {
         let mut report = walk(session, &mut audit, alone && unfinished.is_none()).await?;
         session.flush().await?;
         walks += 1;
-        if alone && audit.is_outdated(session) && walks < MOST_WALKS {
+        if alone && audit.is_outdated(session) && report.is_sound() && walks < MOST_WALKS {
             session.drain().await?;
             continue;
         }

@@ -42,7 +42,7 @@ async fn walk(
 /// Walks of one audit, at most: each may finish what writers have left to the next client.
 const WALKS: u32 = 4;
 
-/// Walks until the walk itself has retired nothing, [`WALKS`] times at most.
+/// Walks until the walk itself has retired nothing or has found a problem, [`WALKS`] times at most.
 async fn walk_unchanged(
     indexes: &[(Which, Rc<AnyIndex>)],
     pool: &Pool,
@@ -53,7 +53,7 @@ async fn walk_unchanged(
         let mut audit = Audit::begin(session, &session.span(OpKind::Other)).await?;
         let report = walk(indexes, pool, session, &mut audit).await?;
         walks += 1;
-        if !audit.is_outdated(session) || walks == WALKS {
+        if !audit.is_outdated(session) || !report.problems.is_empty() || walks == WALKS {
             return Ok((report, audit));
         }
         session.drain().await?;
