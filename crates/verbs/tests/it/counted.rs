@@ -170,9 +170,12 @@ fn large_reads_and_writes_are_cut() {
         let mut buf = endpoint.buf(LEN);
         buf.words_mut().iter_mut().enumerate().for_each(|(i, word)| *word = i as u64 ^ 0x5555);
         span.write(at(0, 8), buf).await.expect("connected");
-        let before = fabric.fabric.wire_counts();
-        let seen = span.read(at(0, 8), LEN).await.expect("a READ");
-        assert!(seen.words().iter().enumerate().all(|(i, word)| *word == i as u64 ^ 0x5555));
-        assert_eq!(since(&fabric, before), (1, 3, 1));
+        // Requests of 16 KiB; a send queue holds 256 of them.
+        for (len, counts) in [((1 << 20) + 8, (1, 65, 1)), (LEN, (3, 577, 3))] {
+            let before = fabric.fabric.wire_counts();
+            let seen = span.read(at(0, 8), len).await.expect("a READ");
+            assert!(seen.words().iter().enumerate().all(|(i, word)| *word == i as u64 ^ 0x5555));
+            assert_eq!(since(&fabric, before), counts);
+        }
     });
 }
