@@ -1,6 +1,6 @@
 //! Compares the checker with an oracle that tries every order.
 //!
-//! The quick test compares 25,000 histories of each of nine shapes; with `FARINDEX_CHECK_HISTORIES=100000` (or any
+//! The quick test compares 20,000 histories of each of nine shapes; with `FARINDEX_CHECK_HISTORIES=100000` (or any
 //! other number) in the environment, that many of each.
 
 use crate::common::{Random, Shape, Store, apply, random_history};
@@ -124,7 +124,7 @@ impl Model for MinimalModel {
 
 fn compare(shape: Shape, seed: u64) {
     let count: u64 = std::env::var("FARINDEX_CHECK_HISTORIES")
-        .map_or(25_000, |count| count.parse().expect("FARINDEX_CHECK_HISTORIES is a number"));
+        .map_or(20_000, |count| count.parse().expect("FARINDEX_CHECK_HISTORIES is a number"));
     let mut violations = 0;
     for number in 0..count {
         let mut random = Random(seed + number);
