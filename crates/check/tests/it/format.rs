@@ -91,13 +91,20 @@ fn format_reads_the_documented_example() {
     let expected = (b"k".to_vec(), vec![0, 255], b"new".to_vec());
     let last = history.operations().last().unwrap();
     assert_eq!(last.call, Call::Replace { key: expected.0, expected: expected.1, value: expected.2 });
+    let grouped = concat!(
+        "{\"client\":1,\"op\":\"upsert\",\"key\":\"k\",\"value\":\"a\",\"invoked\":10,\"responded\":14,",
+        "\"outcome\":\"updated\",\"group\":1}\n",
+        "{\"client\":1,\"op\":\"upsert\",\"key\":\"k\",\"value\":\"b\",\"invoked\":10,\"responded\":14,",
+        "\"outcome\":\"updated\",\"group\":1}\n",
+    );
+    let whole = body(&[example, replaced, grouped].concat()).unwrap();
+    assert_eq!(whole.operations()[..5], *history.operations());
+    assert_eq!(whole.operations()[5..].iter().map(|operation| operation.group).collect::<Vec<_>>(), [Some(1); 2]);
     // Version 1 is the same without operations that expect a value.
     assert_eq!(body_of(1, example).unwrap().operations(), &history.operations()[..4]);
     let error = body_of(1, replaced).unwrap_err().error;
     assert!(matches!(error, LineError::NotInVersion { what: "replace", version: 1 }), "{error}");
     // Before version 3 there were no groups.
-    let grouped = "{\"client\":3,\"op\":\"get\",\"key\":\"k\",\"invoked\":6,\"group\":7}\n";
-    assert_eq!(body_of(3, grouped).unwrap().operations()[0].group, Some(7));
     let error = body_of(2, grouped).unwrap_err().error;
     assert_eq!(error.to_string(), "version 2 has no field \"group\"");
     let operations = history.operations();
