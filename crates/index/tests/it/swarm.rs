@@ -129,22 +129,6 @@ fn wait_for_two_locks_in_turn_has_a_limit() {
     assert!(report.is_sound(), "{report}");
 }
 
-/// See docs/bugs/210: the owner that had taken over from the crashed one left, and the pool was full.
-#[test]
-fn leaf_of_a_crashed_owner_is_restored_without_an_owner() {
-    let run = test_run("dex", SHIPPED, true).expect("a kind");
-    let report = run.run_seed(73_000_273, &run.setup.clone().with_crashes().with_first_features(25));
-    assert!(report.is_sound(), "{report}");
-}
-
-/// See docs/bugs/211: the maps between the proposal and the one that counts are gone after a while.
-#[test]
-fn audit_frees_an_outdated_proposal() {
-    let run = test_run("dex", SHIPPED, true).expect("a kind");
-    let report = run.run_seed(83_001_797, &run.setup.clone().with_crashes().with_first_features(25));
-    assert!(report.is_sound(), "{report}");
-}
-
 /// See docs/bugs/212: it registered anew with an identity that was about to be revoked.
 #[test]
 fn a_client_that_closes_while_it_is_evicted_learns_of_it() {

@@ -5,6 +5,7 @@
 
 use super::map::{MOST, Map, is_later, place_of, word_after};
 use super::ownership::Record;
+use super::priority::{Asking, PRIORITY};
 use super::proposal::{
     ACCEPTED, MAP, NONE, PROPOSAL, Patience, Proposal, RECORD_LEN, REFUSED, UNKNOWN, lock_of, lock_words,
 };
@@ -74,10 +75,17 @@ impl Dex {
 
     /// Makes this compute node the owner of the partition that a key belongs to. Nothing may be pinned.
     pub(super) async fn acquire(&self, key: &[u8]) -> Result<(), IndexError> {
+        let mut asking = self.begin_to_ask();
+        let acquired = self.acquire_as(key, &mut asking).await;
+        let ended = self.end_priority(asking).await;
+        acquired.and(ended)
+    }
+
+    async fn acquire_as(&self, key: &[u8], asking: &mut Asking) -> Result<(), IndexError> {
         let (mut backoff, mut full) = (Backoff::default(), 0);
         loop {
             let turn = self.turn_to_acquire().await;
-            let round = self.acquire_once(key, &mut backoff).await;
+            let round = self.acquire_once(key, &mut backoff, asking).await;
             drop(turn);
             match round {
                 Ok(true) => return Ok(()),
@@ -88,10 +96,10 @@ impl Dex {
     }
 
     /// Makes one attempt; returns whether this compute node is the owner now.
-    async fn acquire_once(&self, key: &[u8], backoff: &mut Backoff) -> Result<bool, IndexError> {
+    async fn acquire_once(&self, key: &[u8], backoff: &mut Backoff, asking: &mut Asking) -> Result<bool, IndexError> {
         let pin = self.tree().pin(self.tree().maintenance()).await?;
         self.settle_pending(&pin, backoff).await?;
-        let (word, map) = self.latest_map(pin.span()).await?;
+        let ((word, map), first) = self.map_and_priority(pin.span()).await?;
         let me = self.own_record(&pin).await?;
         let (partition, high) = map.find(key);
         let (owner, whole) = (partition.owner(), (&*partition.low, high));
@@ -114,6 +122,9 @@ impl Dex {
         if self.config.foreign == Foreign::Refuse {
             let holder = farindex_pool::intent::holders(&self.session, pin.span(), owner).await?;
             return Err(IndexError::NotOwner { holder });
+        }
+        if !self.goes_first(&pin, me, first, asking).await? {
+            return Ok(false);
         }
         let wanted = self.wanted(&pin, key, whole).await?;
         let range = wanted.as_ref().map_or(whole, |(low, high)| (&**low, high.as_deref()));
@@ -151,23 +162,29 @@ impl Dex {
 
     /// READs the map, if it is not the one that is known.
     pub(super) async fn latest_map(&self, span: &Span) -> Result<(u64, Arc<Map>), IndexError> {
+        Ok(self.map_and_priority(span).await?.0)
+    }
+
+    /// As [`Self::latest_map`], with the anchor's word of priority.
+    async fn map_and_priority(&self, span: &Span) -> Result<((u64, Arc<Map>), u64), IndexError> {
         loop {
-            let anchor = span.read(self.tree().anchor, MAP as usize + 8).await?;
-            let &[tag, _, word] = anchor.words() else { return Err(IndexError::Dropped) };
+            let anchor = span.read(self.tree().anchor, PRIORITY as usize + 8).await?;
+            let &[tag, _, word, _, first] = anchor.words() else { return Err(IndexError::Dropped) };
             if tag != self.tree().tag {
                 return Err(IndexError::Dropped);
             }
             let known = self.own.map();
             if known.0 == word {
-                return Ok(known);
+                return Ok((known, first));
             }
             if let Some(map) = Map::read(span, self.tree().tag, word).await? {
                 let map = Arc::new(map);
                 self.own.learn(word, &map);
-                return Ok((word, map));
+                return Ok(((word, map), first));
             }
             // Under the pin its memory has no other use, and a word that was sealed meanwhile comes with the mark of a drop.
-            if span.read(self.tree().anchor, MAP as usize + 8).await?.words() == anchor.words() {
+            let again = span.read(self.tree().anchor, MAP as usize + 8).await?;
+            if anchor.words().starts_with(again.words()) {
                 return Err(IndexError::corrupt(place_of(word), "the map of partitions has a wrong checksum"));
             }
         }

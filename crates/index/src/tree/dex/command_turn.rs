@@ -5,7 +5,7 @@
 //! turn and without it, so a turn that was taken away, or that two believe to have, does no harm.
 
 use super::Dex;
-use super::map::{Map, place_of, word_after};
+use super::map::{Map, place_of};
 use super::ownership::Ownership;
 use super::partitions::Keys;
 use super::proposal::lock_words;
@@ -79,7 +79,7 @@ impl Dex {
             mark!("dex: a command waited for another one");
             return Ok(None);
         }
-        let mine = word_after(self.own.next_command(), me);
+        let mine = self.own.next_word(me);
         if span.cas(at, word, mine).await? != word {
             return Ok(None);
         }

@@ -1,7 +1,7 @@
 //! DEX: a B+ tree whose keys are divided among compute nodes, which cache the leaves that they own.
 //!
 //! B. Lu, K. Huang, C.-J. M. Liang, T. Wang, E. Lo: *DEX: Scalable Range Indexing on Disaggregated Memory*, VLDB 2024.
-//! Protocol, invariants D1 to D8, and deviations: `docs/protocols/dex.md`.
+//! Protocol, invariants D1 to D13, and deviations: `docs/protocols/dex.md`.
 //!
 //! | Module | What it holds |
 //! |---|---|
@@ -32,6 +32,7 @@ mod map;
 mod offload;
 mod ownership;
 mod partitions;
+mod priority;
 mod proposal;
 mod read;
 pub(crate) mod remote;

@@ -5,8 +5,9 @@
 //! [`Inside`], and D2 lets the compute node give a partition away only while no operation is inside.
 
 use super::command_turn::Command;
-use super::map::{Map, is_later};
+use super::map::{Map, is_later, word_after};
 use super::offload::Offloading;
+use super::priority::Seen;
 use super::proposal::{NONE, Proposal, RECORD_LEN, lock_words};
 use super::write_back::{DirtyLeaves, WriteBack};
 use crate::spread::Spread;
@@ -60,8 +61,8 @@ pub(super) struct Ownership {
     awaited: AtomicU64,
     /// When a heartbeat has seen first that this proposal may have been accepted, in nanoseconds of the fabric's clock; or 0.
     got_at: AtomicU64,
-    /// Counts commands that have had the turn.
-    commands: AtomicU64,
+    /// Counts words that say whose turn it is, or who has priority.
+    words: AtomicU64,
     /// Leaves of which far memory does not have all.
     pub(super) dirty: DirtyLeaves,
     /// How they are written back.
@@ -84,6 +85,8 @@ struct State {
     pending: Option<Proposal>,
     /// The command that has the turn.
     command: Option<Command>,
+    /// Priority, as this compute node has seen it last.
+    seen: Seen,
     /// Maps that name the record and were posted, and of which this compute node does not know whether they count.
     undecided: u64,
     /// Open handles.
@@ -153,7 +156,8 @@ impl Ownership {
         client: &Arc<Client>,
         write_back: WriteBack,
     ) -> Self {
-        let state = State { record: None, pending: None, command: None, undecided: 0, handles: 0 };
+        let state =
+            State { record: None, pending: None, command: None, seen: Seen::default(), undecided: 0, handles: 0 };
         Ownership {
             tag,
             anchor,
@@ -172,7 +176,7 @@ impl Ownership {
             keeps_until: AtomicU64::new(0),
             awaited: AtomicU64::new(0),
             got_at: AtomicU64::new(0),
-            commands: AtomicU64::new(0),
+            words: AtomicU64::new(0),
             dirty: DirtyLeaves::default(),
             write_back,
             client: Arc::downgrade(client),
@@ -331,9 +335,13 @@ impl Ownership {
     pub(super) fn command(&self, ask: impl FnOnce(&Command) -> bool) -> bool {
         self.state().command.as_ref().is_some_and(ask)
     }
-    /// A word whose upper bits no recent command of this compute node has had.
-    pub(super) fn next_command(&self) -> u64 {
-        self.commands.fetch_add(1, Ordering::Relaxed) << 48
+    /// A word for the anchor that names the owner record, and whose upper bits no other recent one of this compute node has.
+    pub(super) fn next_word(&self, me: RemotePtr) -> u64 {
+        word_after(self.words.fetch_add(1, Ordering::Relaxed) << 48, me)
+    }
+    /// What is known of priority.
+    pub(super) fn seen<T>(&self, look: impl FnOnce(&mut Seen) -> T) -> T {
+        look(&mut self.state().seen)
     }
 
     /// Counts a handle that was opened, and lets heartbeats answer proposals.

@@ -1,9 +1,8 @@
 //! An index that is dropped while an owner has copies of its leaves: the owner learns of it before its next operation, and
 //! writes to no memory that has another use by now.
 
-use super::polled;
+use super::{polled, tear};
 use farindex_fabric::memory::Delivery;
-use farindex_fabric::{NodeId, RemotePtr};
 use farindex_index::dex::Config;
 use farindex_index::tree::faults::{Fault, plant};
 use farindex_index::{Dex, IndexError, Lifecycle, OrderedIndex, PointIndex, PoolIndex, Sherman, Upsert, sherman};
@@ -120,22 +119,12 @@ fn a_drop_restores_what_a_crashed_owner_has_left() {
         assert_eq!(polled(40, asks.upsert(b"the key!", b"another!")).await, None);
         drop(asks);
         // Of the owner's next change one word has landed.
-        let (span, memory) = (other.span(), RemotePtr::new(NodeId::new(0), 0));
-        let [old, new] = [*b"a value!", *b"changed!"].map(u64::from_le_bytes);
-        let mut found = Vec::new();
-        for at in (0..4 << 20).step_by(1 << 16) {
-            let words = span.read(memory.add(at), 1 << 16).await.expect("a READ");
-            found.extend(
-                (0..).zip(words.words()).filter(|(_, word)| **word == old).map(|(i, _)| memory.add(at + i * 8)),
-            );
-        }
-        assert_eq!(found.len(), 1);
-        span.write(found[0], other.endpoint.buf_from_words(&[new])).await.expect("a WRITE");
+        tear(&other, (b"a value!", b"changed!")).await;
         // The owner sends no heartbeat any more.
         Dex::drop_index(&other.session, "dex").await.expect("a drop");
         other.session.drain().await.expect("no block is freed twice");
-        let report = Audit::begin(&other.session, &span).await.expect("an audit");
-        let report = report.settle(&other.session, &span).await.expect("an audit");
+        let report = Audit::begin(&other.session, &other.span()).await.expect("an audit");
+        let report = report.settle(&other.session, &other.span()).await.expect("an audit");
         assert_eq!((report.alone, report.problems), (true, vec![]));
         drop(index);
     });

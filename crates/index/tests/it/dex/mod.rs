@@ -3,11 +3,15 @@
 mod adversary;
 mod budgets;
 mod commands;
+mod crashed;
 mod dropped;
 mod offload;
 mod owners;
+mod priority;
 mod write_back;
 
+use farindex_fabric::{NodeId, RemotePtr};
+use farindex_testkit::world::Member;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
@@ -24,4 +28,17 @@ async fn polled<T>(polls: u64, work: impl Future<Output = T>) -> Option<T> {
         }
     })
     .await
+}
+
+/// Changes a word of a pool of 4 MiB that nothing else holds, as if of an owner's change only one word had landed.
+async fn tear(member: &Member, (old, new): (&[u8; 8], &[u8; 8])) {
+    let (span, memory) = (member.span(), RemotePtr::new(NodeId::new(0), 0));
+    let [old, new] = [*old, *new].map(u64::from_le_bytes);
+    let mut found = Vec::new();
+    for at in (0..4 << 20).step_by(1 << 16) {
+        let words = span.read(memory.add(at), 1 << 16).await.expect("a READ");
+        found.extend((0..).zip(words.words()).filter(|(_, word)| **word == old).map(|(i, _)| memory.add(at + i * 8)));
+    }
+    assert_eq!(found.len(), 1);
+    span.write(found[0], member.endpoint.buf_from_words(&[new])).await.expect("a WRITE");
 }

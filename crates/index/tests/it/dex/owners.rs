@@ -193,12 +193,12 @@ async fn audit(member: &Member, index: &Dex) -> Audit {
     audit
 }
 
-async fn reclaim(member: &Member, index: &Dex) -> Reclaimed {
+pub(super) async fn reclaim(member: &Member, index: &Dex) -> Reclaimed {
     audit(member, index).await.reclaim(&member.session, &member.span()).await.expect("reclaimed")
 }
 
 /// Was the audit alone, what is wrong, and how many objects are lost?
-async fn settle(member: &Member, index: &Dex) -> (bool, Vec<String>, u64) {
+pub(super) async fn settle(member: &Member, index: &Dex) -> (bool, Vec<String>, u64) {
     let report = audit(member, index).await.settle(&member.session, &member.span()).await.expect("an audit");
     (report.alone, report.problems, report.lost)
 }
@@ -288,7 +288,7 @@ fn an_answer_is_not_taken_for_that_to_another_proposal() {
 }
 
 /// Awaits what takes heartbeats of these clients.
-async fn while_ticking<T>(members: &[Member], work: impl Future<Output = T>) -> T {
+pub(super) async fn while_ticking<T>(members: &[Member], work: impl Future<Output = T>) -> T {
     let done = RefCell::new(None);
     let keep = async || {
         while done.borrow().is_none() {
