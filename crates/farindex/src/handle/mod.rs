@@ -229,6 +229,16 @@ impl Handle {
     pub async fn upsert(&self, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Result<Upsert, Error> {
         self.submit(request::upsert(self.owned(key)?, self.owned_value(value)?)).await
     }
+    /// Sets the values of many keys, one after the other in this order, as [`Index::upsert_many`](crate::Index::upsert_many) does;
+    /// returns the outcome of each. It counts as one operation of [`HandleBuilder::batch`], and values of all keys are
+    /// held at once. The error of the whole says that no worker is there to carry it out.
+    pub async fn upsert_many<K: Into<Vec<u8>>, V: Into<Vec<u8>>>(
+        &self,
+        pairs: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<Vec<Result<Upsert, Error>>, Error> {
+        let pairs = pairs.into_iter().map(|(key, value)| (key.into(), value.into())).collect();
+        self.submit(request::upsert_many(pairs)).await
+    }
     /// Like [`upsert`](Self::upsert), but always reports whether the key existed. An index with blind writes pays one
     /// extra lookup.
     pub async fn upsert_with_outcome(

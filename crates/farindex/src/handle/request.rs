@@ -59,6 +59,12 @@ pub(super) fn update(key: Vec<u8>, value: Vec<u8>) -> Asked<Update> {
 pub(super) fn upsert(key: Vec<u8>, value: Vec<u8>) -> Asked<Upsert> {
     operation(async move |index| index.upsert(&key, &value).await)
 }
+pub(super) fn upsert_many(pairs: Vec<(Vec<u8>, Vec<u8>)>) -> Asked<Vec<Result<Upsert, Error>>> {
+    operation(async move |index| {
+        let pairs: Vec<(&[u8], &[u8])> = pairs.iter().map(|(key, value)| (&**key, &**value)).collect();
+        Ok(index.upsert_many(&pairs).await.into_iter().map(|outcome| Ok(outcome?)).collect())
+    })
+}
 pub(super) fn upsert_with_outcome(key: Vec<u8>, value: Vec<u8>) -> Asked<Upsert> {
     operation(async move |index| index.upsert_with_outcome(&key, &value).await)
 }

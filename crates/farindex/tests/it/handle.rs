@@ -75,6 +75,11 @@ fn a_handle_and_its_futures_are_for_any_thread_and_any_runtime() {
     assert_eq!(wait_for(send(handle.insert("b", "5"))), Ok(Insert::Inserted));
     assert_eq!(wait_for(send(handle.remove("a"))), Ok(Remove::Removed));
     assert_eq!(wait_for(send(handle.remove("a"))), Ok(Remove::Absent));
+    // One after the other, in this order.
+    let outcomes = wait_for(send(handle.upsert_many([("d", "1"), ("b", "6"), ("d", "2")]))).expect("a worker");
+    assert_eq!(outcomes, [Ok(Upsert::Inserted), Ok(Upsert::Updated), Ok(Upsert::Updated)]);
+    assert_eq!(wait_for(send(handle.get("d"))), Ok(Some(b"2".to_vec())));
+    assert_eq!(wait_for(send(handle.remove("d"))), Ok(Remove::Removed));
     drop(handle);
     assert_eq!(assert_sound(&pool), 1);
 }
@@ -213,6 +218,13 @@ fn keys_and_values_beyond_the_limits_are_refused() {
     };
     refused(wait_for(handle.get(key.clone())).map(drop));
     refused(wait_for(handle.get_many([b"a".to_vec(), key.clone()])).map(drop));
+    // Each on its own.
+    let pairs = [(key.clone(), vec![]), (b"b".to_vec(), b"1".to_vec()), (b"c".to_vec(), value.clone())];
+    let [long_key, set, long_value] = &wait_for(handle.upsert_many(pairs)).expect("a worker")[..] else { panic!() };
+    assert_eq!(*set, Ok(Upsert::Inserted));
+    for outcome in [long_key, long_value] {
+        refused(outcome.clone().map(drop));
+    }
     refused(wait_for(handle.remove(key)).map(drop));
     refused(wait_for(handle.upsert("a", value)).map(drop));
     assert_eq!(wait_for(handle.get("a")), Ok(None));
