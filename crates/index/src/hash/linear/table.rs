@@ -52,7 +52,9 @@ impl Table {
             // exactly.
             let seems_dead = !full && self.count() as f64 <= self.threshold() / 2.0 * now.slots() as f64;
             let dead = if seems_dead { count_removed(span, now).await? } else { 0 };
-            let doubles = dead < now.slots() / 4;
+            // When half of the slots in use are dead, or nearly: with a low threshold those are few of all slots.
+            let least = (self.threshold() * 3.0 / 8.0).min(0.25);
+            let doubles = (dead as f64) < least * now.slots() as f64;
             let regions = if doubles { now.regions * 2 } else { now.regions };
             Ok(Plan { regions, room: if doubles { now.slots() } else { dead } })
         })

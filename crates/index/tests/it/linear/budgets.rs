@@ -138,3 +138,23 @@ fn a_churn_keeps_its_size() {
         assert_eq!(info.expect("an index").uid, PoolIndex::uid(index));
     });
 }
+
+/// Where tables are moved when a small share of their slots is in use, fewer dead slots are most of those.
+#[test]
+fn a_churn_keeps_its_size_with_any_threshold() {
+    for threshold in [0.05, 0.1, 0.2, 0.3, 0.5, 0.95] {
+        let small = linear::Config { slots: 64, width: 32, threshold, ..linear::Config::default() };
+        with_index(64 << 20, small, async |index: &Linear| {
+            for i in 0..10_000u32 {
+                assert_eq!(index.insert(&key(i), INLINE).await, Ok(Insert::Inserted));
+                if let Some(old) = i.checked_sub(20) {
+                    assert_eq!(index.remove(&key(old)).await, Ok(Remove::Removed));
+                }
+            }
+            let slots = index.tables()[0].geometry().current.slots();
+            // Twice as many entries as there are pass for as many dead slots at least.
+            let most = (20.0 * 2.0 / threshold) as u64 * 4;
+            assert!(slots <= most, "{slots} slots for 20 entries, with a threshold of {threshold}");
+        });
+    }
+}
