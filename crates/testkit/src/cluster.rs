@@ -6,12 +6,14 @@ use crate::cancelling::Given;
 use crate::commanding::Commanding;
 use crate::dropping::Dropping;
 use crate::ending::recover_and_audit;
+use crate::hasty::{Haste, cut_short};
 use crate::index_under_test::{IndexUnderTest, NAMES};
+use crate::node::Node;
 use crate::stalling::Stalling;
 use crate::swarm::Features;
 use crate::verdict;
 use crate::waits::{Queues, Waits};
-use crate::worker::{PRELOADING, Shared, Which, Worker, is_eviction};
+use crate::worker::{PRELOADING, Shared, Which, Worker};
 use crate::workload::{Op, Workload};
 use crate::{SeedReport, Setup, Stuck, lease_oracle};
 use farindex_check::{Recorder, Stamps};
@@ -31,13 +33,15 @@ pub(crate) const WORKERS: u64 = 2000;
 const STALLS: u64 = 4000;
 const TWINS: u64 = 5000;
 const REFILLING: u64 = 6000;
-const PAIR: u64 = 7000;
+pub(crate) const PAIR: u64 = 7000;
 const HOLDING: u64 = 8000;
 const AUDITING: u64 = 10_000;
+const HASTE: u64 = 11_000;
+const BURSTS: u64 = 12_000;
 /// The client that is held up, where one is.
 const HOLDER: u64 = 2;
 /// With a lease of less, verbs and sleeps may take as long as the lease.
-const SHORT_LEASE: Duration = Duration::from_millis(1000);
+pub(crate) const SHORT_LEASE: Duration = Duration::from_millis(1000);
 
 pub(crate) async fn session_of(client: &Arc<Client>, endpoint: &Endpoint) -> Rc<Session> {
     Rc::new(client.session(endpoint.clone()))
@@ -113,108 +117,6 @@ async fn preload(
     Ok(worker.rng.clone())
 }
 
-/// The indexes that a session has opened, those that are there.
-type Handles = (Vec<Option<Rc<AnyIndex>>>, Endpoint, Rc<Session>);
-
-/// A client: registers, starts its coroutines, keeps its lease, leaves when they are done.
-struct Node {
-    shared: Rc<Shared>,
-    pool: Pool,
-    me: farindex_sim::Client,
-    number: u64,
-    /// Its place in the list of those whom audits of the pool may meet.
-    member: usize,
-    rng: SimRng,
-    setup: Setup,
-}
-
-impl Node {
-    async fn run(mut self, spawn: impl Fn(Worker, u64, u32, Rc<Cell<u64>>)) {
-        if let Err(error) = self.try_run(spawn).await
-            && !(self.shared.crashes && is_eviction(&error))
-        {
-            self.shared.fail(format!("client {}: {error}", self.number));
-        }
-        self.shared.auditing.leaves(self.member);
-    }
-
-    async fn try_run(&mut self, spawn: impl Fn(Worker, u64, u32, Rc<Cell<u64>>)) -> Result<(), IndexError> {
-        let endpoint = self.me.connect();
-        if self.shared.crashes && self.number > 1 && self.rng.chance(ODDS / 2) {
-            // Another client may have crashed by then.
-            let pause = self.rng.tail(27);
-            endpoint.sleep(Duration::from_nanos(pause)).await;
-        } else if self.setup.joining && self.number > 1 {
-            // In the midst of what the first client does.
-            let pause = self.rng.tail(20);
-            endpoint.sleep(Duration::from_nanos(pause)).await;
-        }
-        let client = Client::register(&self.pool, self.me.identity(), &endpoint).await?;
-        self.shared.auditing.has_registered(self.member);
-        let working = Rc::new(Cell::new(0));
-        let coroutines = self.rng.within(self.setup.coroutines.0, self.setup.coroutines.1);
-        let one_session = self.rng.chance(ODDS * 2 / 3);
-        let pause = self.rng.within(8, 20) as u32;
-        let one_session = one_session || self.setup.one_session;
-        let mut handles: Option<Handles> = None;
-        let mut whose = SimRng::new(self.rng.clone().word(), PAIR);
-        for coroutine in 0..coroutines {
-            if handles.is_none() || !one_session {
-                let endpoint = self.me.connect();
-                let session = session_of(&client, &endpoint).await;
-                let mut indexes = Vec::new();
-                for which in self.shared.indexes() {
-                    indexes.push(self.shared.open_if_there(&session, which).await?);
-                }
-                handles = Some((indexes, endpoint, session));
-            }
-            let which = if self.shared.pair && whose.chance(ODDS / 2) { Which::Other } else { Which::One };
-            let Some((indexes, endpoint, session)) = handles.clone() else { continue };
-            let Some(index) = indexes.get(which as usize).cloned().flatten() else { continue };
-            let name = self.number * 10 + coroutine;
-            let worker = Worker {
-                shared: Rc::clone(&self.shared),
-                which,
-                index,
-                endpoint,
-                log: self.shared.recorder(which).client(self.number),
-                rng: SimRng::new(self.rng.word(), WORKERS + name),
-                name,
-                written: 0,
-                session: Some(session),
-                last: BTreeMap::new(),
-                given: Given::default(),
-            };
-            let operations = self.rng.within(self.setup.operations.0, self.setup.operations.1);
-            working.set(working.get() + 1);
-            spawn(worker, operations, pause, Rc::clone(&working));
-        }
-        drop(handles);
-        let beat = self.rng.within(10, 19) as u32;
-        while working.get() > 0 {
-            client.tick(&endpoint).await?;
-            if client.keeps_lease(endpoint.now()) && self.me.is_revoked() {
-                let what = format!("client {} was evicted, and counts as one that keeps its lease", self.number);
-                self.shared.failures.borrow_mut().push(what);
-            }
-            let pause = Duration::from_nanos(1000 + self.rng.tail(beat));
-            // Where clients wait for whole leases, ticks that are much more frequent only cost time.
-            let waits = self.shared.crashes || self.pool.lease() <= SHORT_LEASE;
-            let least = if waits { self.pool.lease() / 500 } else { Duration::ZERO };
-            endpoint.sleep(pause.max(least)).await;
-        }
-        if self.shared.vanishing {
-            // Its process ends without a word.
-            self.me.crash(CrashOutcome::Landed);
-            endpoint.sleep(Duration::from_nanos(1)).await;
-        }
-        self.shared.auditing.leaves(self.member);
-        client.close(&endpoint).await?;
-        self.shared.closed.borrow_mut().insert(self.number);
-        Ok(())
-    }
-}
-
 /// Moves this thread's counts of rare paths into a report.
 #[cfg(feature = "marks")]
 fn count_marks(report: &mut SeedReport) {
@@ -273,7 +175,8 @@ fn try_seed(
     };
     // Where acknowledged changes are written back later, they are lost if a lock in their way stays held.
     let loses = index_under_test.may_lose().is_some();
-    let setup = &if loses { Setup { holding: false, cancelling: 0, dropping: false, ..setup } } else { setup };
+    let setup =
+        &if loses { Setup { holding: false, cancelling: 0, hasty: false, dropping: false, ..setup } } else { setup };
     let mut rng = SimRng::new(seed, SETTINGS);
     let usual = index_under_test.config();
     let index_under_test: Rc<dyn IndexUnderTest> = index_under_test.draw(&mut rng).into();
@@ -373,6 +276,13 @@ fn try_seed(
         vanishing: setup.vanishes(),
         recovering: setup.recovering,
         cancelling: setup.cancelling,
+        hasty: setup.hasty,
+        pausing: setup.pausing,
+        pauses: Cell::new(0),
+        bursting: setup.pausing.then(|| SimRng::new(seed, BURSTS)).filter(|rng| rng.clone().chance(ODDS / 4)),
+        bursts: Cell::new(0),
+        turnover: setup.turnover,
+        turnovers: Cell::new(0),
         dropping: setup.dropping,
         dropping_among_others: setup.dropping && index_under_test.is_dropped_among_others(),
         drops: Default::default(),
@@ -406,6 +316,9 @@ fn try_seed(
     report.marks.insert("operations: walks that a crashed client's lock has blocked".to_owned(), shared.blocked.get());
     report.marks.insert("operations: given up".to_owned(), shared.cancelled.get());
     report.marks.insert("operations: recoveries".to_owned(), shared.recoveries.get());
+    report.marks.insert("operations: pauses of walks".to_owned(), shared.pauses.get());
+    report.marks.insert("operations: walks amid bursts of changes".to_owned(), shared.bursts.get());
+    report.marks.insert("indexes: whose entries came and went".to_owned(), shared.turnovers.get());
     report.marks.insert("operations: lists of partitions".to_owned(), shared.commanding.lists());
     report.marks.insert("operations: ranges that a list must call own".to_owned(), shared.commanding.judged());
     let (audits, alone) = shared.auditing.counts();
@@ -508,6 +421,7 @@ fn drive(
         lease_oracle::watch(sim, &pool);
     }
     let mut stalls = SimRng::new(report.seed, STALLS);
+    let mut hastes = Vec::new();
     for number in 1..=clients {
         let me = sim.client();
         if let Some(stall) = setup.stall.filter(|_| number == 2) {
@@ -526,14 +440,18 @@ fn drive(
         if let Some((verb, crash_outcome)) = setup.crashes_at.filter(|_| number == 2) {
             me.crash_at(verb, crash_outcome);
         }
+        let haste = setup.hasty.then(|| Rc::new(Haste::new(SimRng::new(report.seed, HASTE + number))));
+        hastes.extend(haste.clone());
         let node = Node {
             shared: Rc::clone(shared),
+            sim: Rc::downgrade(sim),
             pool: pool.clone(),
             me: me.clone(),
             number,
             member: shared.auditing.expect(&me),
             rng: SimRng::new(rng.word(), WORKERS),
             setup: setup.clone(),
+            haste: haste.clone(),
         };
         let weak = Rc::downgrade(sim);
         let index_under_test = Rc::clone(index_under_test);
@@ -542,15 +460,17 @@ fn drive(
             &me,
             node.run(move |worker, operations, pause, working| {
                 let Some(sim) = weak.upgrade() else { return };
-                let index_under_test = Rc::clone(&index_under_test);
+                let (index_under_test, haste) = (Rc::clone(&index_under_test), haste.clone());
                 sim.spawn(&whose, async move {
                     let perturb = |index: &AnyIndex, rng: &mut SimRng| {
                         if rng.chance(perturbing) {
                             index_under_test.perturb(index, rng);
                         }
                     };
-                    let (index, endpoint) = worker.work(operations, pause, perturb, Rc::clone(&index_under_test)).await;
+                    let work = worker.work(operations, pause, perturb, Rc::clone(&index_under_test));
+                    let ended = cut_short(haste, work).await;
                     working.set(working.get() - 1);
+                    let Some((index, endpoint)) = ended else { return };
                     // The client may close meanwhile: with its last handle, an index can post verbs that nobody waits for.
                     drop(index);
                     endpoint.settle().await;
@@ -569,6 +489,10 @@ fn drive(
         sim.spawn(&visitor, visits);
     }
     let outcome = sim.run();
+    let counts = hastes.iter().map(|haste| (haste.given_up(), u64::from(haste.leaves())));
+    let (given_up, left) = counts.fold((0, 0), |(a, b), (c, d)| (a + c, b + d));
+    report.marks.insert("clients: heartbeats given up".to_owned(), given_up);
+    report.marks.insert("clients: left in haste".to_owned(), left);
     if !outcome.is_done() {
         return Err(stuck(report, &outcome, ""));
     }

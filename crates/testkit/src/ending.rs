@@ -3,10 +3,12 @@
 //! Invariants: this client works alone, so whatever an audit finds was left by the others. It reads every key, so that the
 //! checker also judges what the run has left.
 
+use crate::bursts;
 use crate::cancelling::Given;
 use crate::cluster::{WORKERS, session_of};
 use crate::dropping;
 use crate::refilling;
+use crate::turnover;
 use crate::worker::{LAST, Shared, Which, Worker};
 use crate::world::join_all;
 use farindex_fabric::{Endpoint, OpKind};
@@ -113,6 +115,14 @@ pub(crate) async fn recover_and_audit(
         session.drain().await?;
     }
     create_twice(&shared, &session, &index_config).await?;
+    if let Some(rng) = shared.bursting.clone() {
+        let other = session_of(&client, &harness.connect()).await;
+        bursts::judge(&shared, &session, other, &index_config, rng).await?;
+        session.drain().await?;
+    }
+    if shared.turnover {
+        turnover::judge(&shared, &session, &index_config).await?;
+    }
     if let Some(rng) = shared.refilling.clone() {
         refilling::fill_and_refill(&shared, &session, rng).await?;
     }

@@ -246,6 +246,14 @@ pub fn aimed_cases() -> Vec<FaultCase> {
             "sephash",
             plant_in_index(Fault::WalkOnce),
         ),
+        // No walk among the operations, only those amid bursts.
+        in_kind(
+            "SepHash: a walk amid bursts visits only the segments that the directory named when it began",
+            "Fault::WalkOnce",
+            Setup { walking: 0, recovering: 0, ..Setup::default().with(Feature::Pausing) },
+            "sephash",
+            plant_in_index(Fault::WalkOnce),
+        ),
         in_kind(
             "a client is evicted after half a lease",
             "pool::Fault::EvictsEarly",

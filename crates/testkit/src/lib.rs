@@ -12,11 +12,15 @@
 //! | [`swarm`] | features that a seed switches on |
 //! | [`twins`] | keys that collide in all bits of their hashes |
 //! | [`stalling`] | clients that are stopped between two verbs of a batch |
-//! | `cluster`, `worker` | the run, and the operations of its coroutines |
+//! | `cluster`, `node`, `worker` | the run, its clients, and the operations of their coroutines |
 //! | `walker` | walks over the whole index among the operations, and recoveries of it |
 //! | `cancelling` | operations that are given up before they have completed |
 //! | `commanding` | commands that move partitions, and a judge of the lists of partitions |
 //! | `auditing` | audits of the pool while clients come and go |
+//! | `hasty` | heartbeats that are given up, clients that leave in haste, and a judge of the slots that are left |
+//! | `pausing` | walks that stop between two verbs |
+//! | `bursts` | walks that stop again and again while many entries come and go, in the end |
+//! | `turnover` | judges the memory of an index whose entries come and go |
 //! | `ending` | what is recovered, read and audited when all clients have left |
 //! | `refilling` | judges whether memory that is free can be used |
 //! | `verdict` | asks the checker about a history |
@@ -38,6 +42,7 @@ mod auditing;
 #[cfg(feature = "test-kinds")]
 pub mod blink;
 pub mod budget;
+mod bursts;
 mod cancelling;
 pub mod chime;
 mod cluster;
@@ -50,9 +55,12 @@ mod dropping;
 mod ending;
 #[cfg(feature = "marks")]
 pub mod fault_detection;
+mod hasty;
 pub mod index_under_test;
 mod lease_oracle;
 pub mod linear;
+mod node;
+mod pausing;
 pub mod probed;
 pub mod race;
 mod refilling;
@@ -66,6 +74,7 @@ pub mod stalling;
 pub mod suite;
 pub mod swarm;
 pub mod test_runs;
+mod turnover;
 pub mod twins;
 mod verdict;
 mod waits;

@@ -94,6 +94,12 @@ pub struct Setup {
     pub commanding: u32,
     /// A client audits the whole pool again and again while others come and go: see `auditing`.
     pub auditing: bool,
+    /// Clients give heartbeats up, and some leave in the midst of their operations: see `hasty`.
+    pub hasty: bool,
+    /// Walks, audits and recoveries stop between two verbs: see `pausing`.
+    pub pausing: bool,
+    /// In the end, the memory of an index is judged whose entries come and go: see `turnover`.
+    pub turnover: bool,
     /// Each seed draws [features](crate::swarm::Feature) in addition.
     pub swarm: bool,
     /// Seeds draw from so many features, the first ones of all.
@@ -187,6 +193,9 @@ impl Default for Setup {
             dropping: false,
             commanding: 0,
             auditing: false,
+            hasty: false,
+            pausing: false,
+            turnover: false,
             swarm: false,
             features: Feature::ALL.len(),
             max_steps: 10_000_000,

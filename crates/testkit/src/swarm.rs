@@ -61,11 +61,17 @@ pub enum Feature {
     Commanding,
     /// A client audits the whole pool again and again while others come and go.
     Auditing,
+    /// Heartbeats are given up, and clients leave in the midst of their operations.
+    Hasty,
+    /// Walks over the whole index are frequent, and stop between two verbs.
+    Pausing,
+    /// In the end entries come and go in an index, and its memory is judged. It takes long, so fewer seeds have it.
+    Turnover,
 }
 
 impl Feature {
     /// Every feature, in the order in which they are drawn.
-    pub const ALL: [Feature; 25] = [
+    pub const ALL: [Feature; 28] = [
         Feature::Stalls,
         Feature::Twins,
         Feature::Many,
@@ -91,7 +97,19 @@ impl Feature {
         Feature::Dropping,
         Feature::Commanding,
         Feature::Auditing,
+        Feature::Hasty,
+        Feature::Pausing,
+        Feature::Turnover,
     ];
+
+    /// The odds that a seed has it.
+    fn odds(self) -> u32 {
+        match self {
+            Feature::Quiet => ODDS / 32,
+            Feature::Turnover => ODDS / 24,
+            _ => ODDS / 3,
+        }
+    }
 
     /// Switches it on.
     fn apply(self, setup: &mut Setup, rng: &mut SimRng) {
@@ -130,6 +148,18 @@ impl Feature {
             Feature::Refilling => setup.refilling = true,
             Feature::Dropping => setup.dropping = true,
             Feature::Auditing => setup.auditing = true,
+            Feature::Hasty => {
+                setup.hasty = true;
+                setup.lease = setup.lease.min(Duration::from_millis(120));
+            }
+            Feature::Pausing => {
+                setup.pausing = true;
+                // A recovery that has met a lock looks again after a part of a lease.
+                setup.lease = setup.lease.min(Duration::from_secs(1));
+                setup.walking = setup.walking.max(ODDS / 8);
+                setup.recovering = setup.recovering.max(ODDS / 24);
+            }
+            Feature::Turnover => setup.turnover = true,
             Feature::Commanding => setup.commanding = ODDS / 12,
             Feature::Cancelling => {
                 setup.cancelling = ODDS / 12;
@@ -154,10 +184,10 @@ impl Features {
         for (number, feature) in Feature::ALL.into_iter().take(setup.features).enumerate() {
             let mut rng = SimRng::new(seed, FEATURES + number as u64);
             if feature == Feature::Quiet {
-                if rng.chance(ODDS / 32) {
+                if rng.chance(feature.odds()) {
                     return (Features(vec![feature]), setup.clone().with(feature));
                 }
-            } else if rng.chance(ODDS / 3) {
+            } else if rng.chance(feature.odds()) {
                 feature.apply(&mut with_features, &mut rng);
                 on.push(feature);
             }

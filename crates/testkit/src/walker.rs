@@ -20,7 +20,7 @@ impl Worker {
     /// Walks over the index; `false` if the client has lost its lease.
     pub(crate) async fn walk(&mut self) -> bool {
         let shared = Rc::clone(&self.shared);
-        if self.rng.chance(ODDS / 4) {
+        if self.rng.chance(if shared.pausing { ODDS / 2 } else { ODDS / 4 }) {
             return self.audit_among_others().await;
         }
         let now = shared.stamp(&self.endpoint);
@@ -31,7 +31,8 @@ impl Worker {
             seen.push((key.to_vec(), shared.bytes_of(&value)));
             Ok(())
         };
-        if let Err(error) = self.index.visit(each, &mut Damage::fail).await {
+        let index = Rc::clone(&self.index);
+        if let Err(error) = self.with_pauses(index.visit(each, &mut Damage::fail)).await {
             return self.walk_failed(error, "a walk");
         }
         shared.walks.set(shared.walks.get() + 1);
@@ -56,11 +57,12 @@ impl Worker {
     /// Audits the index while others work: what they have not finished is no problem.
     async fn audit_among_others(&mut self) -> bool {
         let Some(session) = self.session.clone() else { return true };
+        let index = Rc::clone(&self.index);
         let audited = async {
             let mut audit = Audit::begin(&session, &session.span(OpKind::Other)).await?;
-            self.index.audit(&mut audit, false).await
+            index.audit(&mut audit, false).await
         };
-        match audited.await {
+        match self.with_pauses(audited).await {
             Ok(audit) => {
                 for problem in &audit.problems {
                     if !self.is_blocked(problem) {
@@ -76,7 +78,8 @@ impl Worker {
 
     /// Recovers what crashed clients have left; `false` if the client has lost its lease. It waits for those that work.
     pub(crate) async fn recover(&mut self) -> bool {
-        let (recovered, waited) = without_own_verbs(&self.endpoint, self.index.recover()).await;
+        let (index, endpoint) = (Rc::clone(&self.index), self.endpoint.clone());
+        let (recovered, waited) = without_own_verbs(&endpoint, self.with_pauses(index.recover())).await;
         self.waited_for(waited, || "a recovery".to_owned());
         self.shared.recoveries.set(self.shared.recoveries.get() + 1);
         match recovered {

@@ -114,6 +114,18 @@ pub(crate) struct Shared {
     pub(crate) gave_up: RefCell<BTreeMap<u64, Duration>>,
     /// Operations that were to be given up.
     pub(crate) cancelled: Cell<u64>,
+    /// May clients leave in haste?
+    pub(crate) hasty: bool,
+    /// Do walks stop between two verbs?
+    pub(crate) pausing: bool,
+    /// What walks amid bursts of changes are drawn from, in the end, if there are any.
+    pub(crate) bursting: Option<SimRng>,
+    pub(crate) bursts: Cell<u64>,
+    /// Such pauses.
+    pub(crate) pauses: Cell<u64>,
+    /// Is the memory of an index judged whose entries come and go?
+    pub(crate) turnover: bool,
+    pub(crate) turnovers: Cell<u64>,
     /// Recoveries among the operations.
     pub(crate) recoveries: Cell<u64>,
     /// With a lock table for each client: the fault that the tables have.
@@ -144,13 +156,17 @@ impl Shared {
     pub(crate) fn recorder(&self, which: Which) -> &Recorder {
         &self.recorders[which as usize]
     }
+    /// May operations be dropped before they have completed?
+    pub(crate) fn gives_up(&self) -> bool {
+        self.cancelling > 0 || self.hasty
+    }
     /// May locks and memory be left that nobody releases?
     pub(crate) fn leaves_unfinished(&self) -> bool {
-        self.crashes || self.cancelling > 0
+        self.crashes || self.gives_up()
     }
     /// May a client that lives keep a lock for longer than others wait for it?
     pub(crate) fn holders_linger(&self) -> bool {
-        self.crashes && self.short_lease || self.waits.has_holder() || self.cancelling > 0
+        self.crashes && self.short_lease || self.waits.has_holder() || self.gives_up()
     }
 
     /// The bytes of a value, which it must be equal to by every means of comparison, and to no others.
@@ -336,7 +352,7 @@ impl Worker {
                 self.shared.refused.set(self.shared.refused.get() + 1);
             }
             // The operation that was to answer it was given up.
-            IndexError::Interrupted if self.shared.cancelling > 0 && self.shared.coalescing.is_some() => {}
+            IndexError::Interrupted if self.shared.gives_up() && self.shared.coalescing.is_some() => {}
             IndexError::Locked { .. } if self.shared.holders_linger() && self.name != LAST => {}
             error => self.shared.fail(format!("{}: {error}", doing())),
         }

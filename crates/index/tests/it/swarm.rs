@@ -55,6 +55,12 @@ fn every_kind_survives_the_swarm() {
             totals.assert_sound();
             totals.assert_marks(Feature::ALL.map(|feature| format!("swarm: {feature:?}")));
             totals.assert_marks(["clients: stalled", "operations: walks", "pool: retired objects freed"]);
+            totals.assert_marks([
+                "clients: heartbeats given up",
+                "clients: left in haste",
+                "operations: pauses of walks",
+            ]);
+            totals.assert_marks(["operations: walks amid bursts of changes", "indexes: whose entries came and went"]);
             both.merge(totals);
         }
         marks::assert_passed(&both, &paths(kind), &[]);

@@ -1,0 +1,165 @@
+//! In the end: walks, audits and recoveries of an index that stop again and again, while many entries come and go.
+//!
+//! Invariants: only one client is there, and nobody crashes, so whatever a walk reports is wrong. The entries of the beginning
+//! stay: a walk visits each of them once, with its value. Others come in bursts, so that tables grow by several steps between two
+//! verbs of a walk, and go again, and the epoch advances: what the walk has READ may have another use when it goes on.
+
+use crate::cancelling::within;
+use crate::worker::Shared;
+use farindex_fabric::OpKind;
+use farindex_index::audit::Damage;
+use farindex_index::{AnyIndex, IndexConfig, IndexError, PointIndex, Value};
+use farindex_pool::audit::Audit;
+use farindex_pool::{PoolError, Session};
+use farindex_sim::{ODDS, SimRng};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+
+const NAME: &str = "bursts";
+/// Entries that stay.
+const STAY: u64 = 20;
+/// Indexes, and walks over each of them.
+const ROUNDS: u64 = 2;
+const WALKS: u64 = 3;
+/// The longest value that comes and goes.
+const VALUE: u64 = 900;
+/// The longest burst, as an exponent of entries.
+const BURST: u64 = 7;
+/// A walk stops so many times at most.
+const STOPS: u64 = 24;
+/// Polls in which directories and roots are READ: half of the walks stop there first.
+const EARLY: u64 = 8;
+
+fn name_of(key: u64) -> Vec<u8> {
+    format!("b{key}").into_bytes()
+}
+
+/// Entries that come and go.
+struct Burst {
+    index: AnyIndex,
+    session: Rc<Session>,
+    rng: SimRng,
+    /// The next key to come, and the first one that is there.
+    next: u64,
+    first: u64,
+}
+
+impl Burst {
+    /// Some entries come, or go, or both; then the epoch may advance.
+    async fn run(&mut self) -> Result<(), IndexError> {
+        let order = self.rng.within(0, BURST);
+        let (come, go) = (self.rng.within(0, 1 << order), self.rng.chance(ODDS / 2));
+        // Memory that has another use may look like anything.
+        let value = vec![0xFF; self.rng.pick(&[0, 8, VALUE]).unwrap_or(0) as usize];
+        for _ in 0..come {
+            match self.index.insert(&name_of(self.next), &value).await {
+                Ok(_) => self.next += 1,
+                Err(IndexError::Pool(PoolError::Full { .. })) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        while go && self.first < self.next {
+            match self.index.remove(&name_of(self.first)).await {
+                Ok(_) => self.first += 1,
+                Err(IndexError::Pool(PoolError::Full { .. })) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        for _ in 0..self.rng.below(5) {
+            self.session.maintain().await?;
+        }
+        Ok(())
+    }
+
+    /// Carries out a walk, and stops it again and again for a burst.
+    async fn amid<T>(&mut self, mut walk: Pin<&mut impl Future<Output = T>>) -> Result<T, IndexError> {
+        let (order, mut early) = (self.rng.within(0, 5), self.rng.chance(ODDS / 2));
+        for _ in 0..self.rng.within(1, STOPS) {
+            let most = if std::mem::take(&mut early) { EARLY } else { 1 << order };
+            if let Some(done) = within(self.rng.within(1, most), walk.as_mut()).await {
+                return Ok(done);
+            }
+            self.run().await?;
+        }
+        Ok(walk.await)
+    }
+}
+
+/// A walk among bursts visits the entries that stay, and none twice.
+async fn visit(shared: &Shared, index: &AnyIndex, burst: &mut Burst) -> Result<(), IndexError> {
+    let mut seen: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
+    let each = async |key: &[u8], _: Value| {
+        *seen.entry(key.to_vec()).or_default() += 1;
+        Ok(())
+    };
+    burst.amid(pin!(index.visit(each, &mut Damage::fail))).await??;
+    if let Some((key, count)) = seen.iter().find(|(_, count)| **count > 1) {
+        shared.fail(format!("a walk among bursts visits {} {count} times", key.escape_ascii()));
+    }
+    if let Some(key) = (0..STAY).map(name_of).find(|key| !seen.contains_key(key)) {
+        shared.fail(format!("a walk among bursts misses {}", key.escape_ascii()));
+    }
+    Ok(())
+}
+
+/// An audit among bursts finds nothing.
+async fn audit(shared: &Shared, session: &Session, index: &AnyIndex, burst: &mut Burst) -> Result<(), IndexError> {
+    let mut audit = Audit::begin(session, &session.span(OpKind::Other)).await?;
+    let report = burst.amid(pin!(index.audit(&mut audit, false))).await??;
+    for problem in report.problems {
+        shared.fail(format!("an audit among bursts: {problem}"));
+    }
+    Ok(())
+}
+
+/// Walks over a new index in each of the ways, and drops it.
+pub(crate) async fn judge(
+    shared: &Shared,
+    session: &Rc<Session>,
+    other: Rc<Session>,
+    config: &IndexConfig,
+    mut rng: SimRng,
+) -> Result<(), IndexError> {
+    for round in 0..ROUNDS {
+        let index = match AnyIndex::create(session, NAME, config).await {
+            Ok(index) => index,
+            Err(IndexError::Pool(PoolError::Full { .. })) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let of_bursts = AnyIndex::open(&other, NAME).await?;
+        let rng = SimRng::new(rng.word(), round);
+        let mut burst = Burst { index: of_bursts, session: Rc::clone(&other), rng, next: STAY, first: STAY };
+        let mut is_full = false;
+        for key in 0..STAY {
+            match index.insert(&name_of(key), b"stays").await {
+                Err(IndexError::Pool(PoolError::Full { .. })) => is_full = true,
+                inserted => _ = inserted?,
+            }
+        }
+        if !is_full {
+            for _ in 0..WALKS {
+                // It may begin in the midst of a move.
+                burst.run().await?;
+                match burst.rng.below(3) {
+                    0 => visit(shared, &index, &mut burst).await?,
+                    1 => _ = burst.amid(pin!(index.recover())).await??,
+                    _ => audit(shared, session, &index, &mut burst).await?,
+                }
+            }
+            let mut kept = 0;
+            for key in 0..STAY {
+                kept += u64::from(index.get(&name_of(key)).await?.is_some());
+            }
+            if kept < STAY {
+                shared.fail(format!("{} entries are lost, amid bursts of others", STAY - kept));
+            }
+            shared.bursts.set(shared.bursts.get() + 1);
+        }
+        drop((index, burst));
+        AnyIndex::drop_named(session, NAME).await?;
+        session.drain().await?;
+    }
+    Ok(())
+}
