@@ -94,7 +94,11 @@ async fn visit(shared: &Shared, index: &AnyIndex, burst: &mut Burst) -> Result<(
         *seen.entry(key.to_vec()).or_default() += 1;
         Ok(())
     };
-    burst.amid(pin!(index.visit(each, &mut Damage::fail))).await??;
+    let visited = burst.amid(pin!(index.visit(each, &mut Damage::fail))).await??;
+    let count: u64 = seen.values().sum();
+    if visited != count {
+        shared.fail(format!("a walk among bursts visits {count} entries, and says {visited}"));
+    }
     if let Some((key, count)) = seen.iter().find(|(_, count)| **count > 1) {
         shared.fail(format!("a walk among bursts visits {} {count} times", key.escape_ascii()));
     }

@@ -8,6 +8,7 @@ use crate::cancelling::Given;
 use crate::cluster::{WORKERS, session_of};
 use crate::dropping;
 use crate::refilling;
+use crate::too_long;
 use crate::turnover;
 use crate::worker::{LAST, Shared, Which, Worker};
 use crate::world::join_all;
@@ -113,6 +114,9 @@ pub(crate) async fn recover_and_audit(
         }
         // A lookup may have finished what a writer left to the next client, and retired what that unlinked.
         session.drain().await?;
+    }
+    for (_, index) in &indexes {
+        too_long::judge(&shared, index).await;
     }
     create_twice(&shared, &session, &index_config).await?;
     if let Some(rng) = shared.bursting.clone() {

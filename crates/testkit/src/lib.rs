@@ -74,6 +74,7 @@ pub mod stalling;
 pub mod suite;
 pub mod swarm;
 pub mod test_runs;
+mod too_long;
 mod turnover;
 pub mod twins;
 mod verdict;

@@ -32,15 +32,19 @@ impl Worker {
             Ok(())
         };
         let index = Rc::clone(&self.index);
-        if let Err(error) = self.with_pauses(index.visit(each, &mut Damage::fail)).await {
-            return self.walk_failed(error, "a walk");
-        }
+        let visited = match self.with_pauses(index.visit(each, &mut Damage::fail)).await {
+            Ok(visited) => visited,
+            Err(error) => return self.walk_failed(error, "a walk"),
+        };
         shared.walks.set(shared.walks.get() + 1);
         let now = shared.stamp(&self.endpoint);
         if shared.ordered && !seen.is_sorted_by(|one, other| one.0 < other.0) {
             shared.fail("a walk of an ordered index visits keys in another order".to_owned());
         }
         let count = seen.len();
+        if visited != count as u64 {
+            shared.fail(format!("a walk visits {count} entries, and says {visited}"));
+        }
         let mut seen: BTreeMap<_, _> = seen.into_iter().collect();
         if seen.len() < count {
             shared.fail(format!("a walk visits {} keys twice", count - seen.len()));

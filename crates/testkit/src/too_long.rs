@@ -1,0 +1,34 @@
+//! In the end: keys and values that are longer than an index takes are refused by each operation.
+//!
+//! Invariants: the length alone decides, so nothing is drawn, no verb is posted, and nothing changes.
+
+use crate::worker::Shared;
+use farindex_index::{AnyIndex, IndexError, Limits, PointIndex};
+
+/// Asks each operation.
+pub(crate) async fn judge(shared: &Shared, index: &AnyIndex) {
+    let Limits { key, value } = index.limits();
+    // Never looked at, so these bytes cost nothing.
+    let (long, large) = (vec![0; key + 1], vec![0; value + 1]);
+    let many = index.upsert_many(&[(&long, b"value"), (b"key", &large)]).await;
+    let mut answers: Vec<_> = many.into_iter().map(|outcome| ("an upsert among several", outcome.map(drop))).collect();
+    answers.extend([
+        ("a get", index.get(&long).await.map(drop)),
+        ("a get among several", index.get_many(&[b"key", &long]).await.map(drop)),
+        ("an insert", index.insert(&long, b"value").await.map(drop)),
+        ("an insert", index.insert(b"key", &large).await.map(drop)),
+        ("an update", index.update(&long, b"value").await.map(drop)),
+        ("an update", index.update(b"key", &large).await.map(drop)),
+        ("an upsert", index.upsert(&long, b"value").await.map(drop)),
+        ("an upsert", index.upsert(b"key", &large).await.map(drop)),
+        ("a removal", index.remove(&long).await.map(drop)),
+        ("a replacement", index.replace(&long, b"expected", b"value").await.map(drop)),
+        ("a replacement", index.replace(b"key", b"expected", &large).await.map(drop)),
+        ("a removal of a value", index.remove_if(&long, b"expected").await.map(drop)),
+    ]);
+    for (what, answer) in answers {
+        if !matches!(answer, Err(IndexError::KeyTooLong { .. } | IndexError::ValueTooLong { .. })) {
+            shared.fail(format!("{what} with a key or a value that is too long: {answer:?}"));
+        }
+    }
+}
