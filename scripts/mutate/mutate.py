@@ -69,7 +69,7 @@ PARTS = {
         'client epoch intent intent_record lease lock reclaim retire_list session takeover').split()], KINDS),
 }
 # Mutants of each part that are drawn, cases that one of them is run with at most, and the seed of the draw.
-SAMPLE, CASES, DRAW = 48, 3000, 23
+SAMPLE, CASES, DRAW = 48, 3000, 24
 # The flag of a case in each mode.
 MODES = {'features': '', 'plain': ',plain'}
 # So many cases of each mutant are run first, whether they pass it or not: most mutants are detected by them.
