@@ -14,7 +14,7 @@ use crate::swarm::Features;
 use crate::verdict;
 use crate::waits::{Queues, Waits};
 use crate::worker::{PRELOADING, Shared, Which, Worker};
-use crate::workload::{Op, Workload};
+use crate::workload::{Op, Shape, Workload};
 use crate::{SeedReport, Setup, Stuck, lease_oracle};
 use farindex_check::{Recorder, Stamps};
 use farindex_fabric::{Endpoint, Fabric};
@@ -196,7 +196,11 @@ fn try_seed(
     if setup.quiet {
         workload = workload.quiet();
     }
-    let workload = workload.shaped(index_under_test.shape(&mut rng));
+    let shape = match index_under_test.shape(&mut rng) {
+        Shape::Plain if setup.short => Shape::Short,
+        shape => shape,
+    };
+    let workload = workload.shaped(shape);
     let nodes = if rng.chance(ODDS / 8) { 2 } else { 1 };
     let nodes = setup.nodes.map_or(nodes, |nodes| nodes as usize);
     let pair = u64::from(setup.pair) + 1;

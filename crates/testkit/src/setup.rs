@@ -100,6 +100,8 @@ pub struct Setup {
     pub pausing: bool,
     /// In the end, the memory of an index is judged whose entries come and go: see `turnover`.
     pub turnover: bool,
+    /// Keys and values are so short that an index may keep both in one word.
+    pub short: bool,
     /// Each seed draws [features](crate::swarm::Feature) in addition.
     pub swarm: bool,
     /// Seeds draw from so many features, the first ones of all.
@@ -196,6 +198,7 @@ impl Default for Setup {
             hasty: false,
             pausing: false,
             turnover: false,
+            short: false,
             swarm: false,
             features: Feature::ALL.len(),
             max_steps: 10_000_000,

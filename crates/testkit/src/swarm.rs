@@ -67,11 +67,13 @@ pub enum Feature {
     Pausing,
     /// In the end entries come and go in an index, and its memory is judged. It takes long, so fewer seeds have it.
     Turnover,
+    /// Keys and values are so short that an index may keep both in one word.
+    Short,
 }
 
 impl Feature {
     /// Every feature, in the order in which they are drawn.
-    pub const ALL: [Feature; 28] = [
+    pub const ALL: [Feature; 29] = [
         Feature::Stalls,
         Feature::Twins,
         Feature::Many,
@@ -100,6 +102,7 @@ impl Feature {
         Feature::Hasty,
         Feature::Pausing,
         Feature::Turnover,
+        Feature::Short,
     ];
 
     /// The odds that a seed has it.
@@ -160,6 +163,7 @@ impl Feature {
                 setup.recovering = setup.recovering.max(ODDS / 24);
             }
             Feature::Turnover => setup.turnover = true,
+            Feature::Short => setup.short = true,
             Feature::Commanding => setup.commanding = ODDS / 12,
             Feature::Cancelling => {
                 setup.cancelling = ODDS / 12;

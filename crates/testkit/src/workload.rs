@@ -53,12 +53,14 @@ pub enum Shape {
     Eight,
     /// Keys that agree in so many first bytes.
     LongPrefix(usize),
+    /// Keys of up to 3 bytes, and values of 3 bytes or more: indexes may keep both in one word.
+    Short,
 }
 
 impl Shape {
     fn key(self, key: &[u8]) -> Vec<u8> {
         match self {
-            Shape::Plain => key.to_vec(),
+            Shape::Plain | Shape::Short => key.to_vec(),
             Shape::Eight => {
                 let mut eight = vec![0; 8usize.saturating_sub(key.len())];
                 eight.extend_from_slice(key);
@@ -89,13 +91,22 @@ pub struct Workload {
     shape: Shape,
 }
 
+/// The key with this number: its bytes alone where keys are to be short.
+fn key_of(number: u64, short: bool) -> Vec<u8> {
+    if short {
+        number.to_be_bytes().into_iter().skip_while(|byte| *byte == 0).collect()
+    } else {
+        format!("k{number}").into_bytes()
+    }
+}
+
 /// Returns `count` keys whose hashes have `place` in their low `bits`.
-fn keys_at(place: u64, bits: u32, count: u64, next: &mut u64) -> Vec<Vec<u8>> {
+fn keys_at((place, bits): (u64, u32), count: u64, next: &mut u64, short: bool) -> Vec<Vec<u8>> {
     let mask = (1u64 << bits) - 1;
     let mut keys = Vec::new();
     while (keys.len() as u64) < count {
         *next += 1;
-        let key = format!("k{next}").into_bytes();
+        let key = key_of(*next, short);
         if KeyHash::unseeded(&key).bits() & mask == place & mask {
             keys.push(key);
         }
@@ -122,9 +133,9 @@ impl Workload {
             [rng.within(1, 8), rng.within(0, 6), rng.within(0, 4), rng.within(0, 4), rng.within(0, 6)];
         let shares = if rng.chance(ODDS / 6) { [12, 1, 2, 0, 0] } else { shares };
         Workload {
-            hot: keys_at(place, colliding_bits, hot, &mut next),
-            colliding: keys_at(place, colliding_bits, colliding, &mut next),
-            cold: keys_at(0, 0, cold, &mut next),
+            hot: keys_at((place, colliding_bits), hot, &mut next, setup.short),
+            colliding: keys_at((place, colliding_bits), colliding, &mut next, setup.short),
+            cold: keys_at((0, 0), cold, &mut next, setup.short),
             odds: (
                 rng.pick(&[ODDS / 4, ODDS / 2, ODDS * 3 / 4, ODDS]).unwrap_or(ODDS),
                 rng.pick(&[0, ODDS / 2, ODDS]).unwrap_or(0),
@@ -214,8 +225,14 @@ impl Workload {
 
     /// Draws a value that no other write of the run has: the writer, its count, and padding.
     pub fn value(&self, rng: &mut SimRng, writer: u64, count: u64) -> Vec<u8> {
-        let mut value = format!("{writer}.{count}").into_bytes();
-        let padding = rng.below(self.padding + 1) as usize;
+        let mut value = match (u8::try_from(writer), u16::try_from(count)) {
+            (Ok(writer), Ok(count)) if self.shape == Shape::Short => [&[writer][..], &count.to_be_bytes()].concat(),
+            _ => format!("{writer}.{count}").into_bytes(),
+        };
+        let mut padding = rng.below(self.padding + 1) as usize;
+        if self.shape == Shape::Short && rng.chance(ODDS / 2) {
+            padding = 0;
+        }
         value.resize(value.len() + padding, b'.');
         if self.shape == Shape::Eight && padding.is_multiple_of(4) {
             value.resize(value.len().max(8), b'.');
