@@ -43,6 +43,9 @@ const HOLDER: u64 = 2;
 /// With a lease of less, verbs and sleeps may take as long as the lease.
 pub(crate) const SHORT_LEASE: Duration = Duration::from_millis(1000);
 
+/// With a lease of less, a verb may take as long as a drop waits for those that are slow.
+const BRIEF: Duration = Duration::from_millis(100);
+
 pub(crate) async fn session_of(client: &Arc<Client>, endpoint: &Endpoint) -> Rc<Session> {
     Rc::new(client.session(endpoint.clone()))
 }
@@ -283,9 +286,11 @@ fn try_seed(
         hasty: setup.hasty,
         pausing: setup.pausing,
         pauses: Cell::new(0),
-        bursting: setup.pausing.then(|| SimRng::new(seed, BURSTS)).filter(|rng| rng.clone().chance(ODDS / 4)),
+        bursting: (setup.pausing && lease >= BRIEF)
+            .then(|| SimRng::new(seed, BURSTS))
+            .filter(|rng| rng.clone().chance(ODDS / 4)),
         bursts: Cell::new(0),
-        turnover: setup.turnover,
+        turnover: setup.turnover && lease >= BRIEF,
         turnovers: Cell::new(0),
         dropping: setup.dropping,
         dropping_among_others: setup.dropping && index_under_test.is_dropped_among_others(),

@@ -127,8 +127,8 @@ impl Tree {
                     while self.merge(leaves, level, &from).await? {
                         merged += 1;
                     }
-                    let next_of = self.visit_node(leaves, OpKind::Maintenance, &from, level).await?.next;
-                    next = next_of.filter(|next| *next > from);
+                    let visited = self.visit_node(leaves, OpKind::Maintenance, &from, level).await?;
+                    next = visited.and_then(|visited| visited.next).filter(|next| *next > from);
                 }
                 level += 1;
             }

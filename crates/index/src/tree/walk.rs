@@ -9,6 +9,7 @@ use crate::IndexError;
 use crate::audit::{Damage, Findings};
 use crate::block::UNIT;
 use crate::maintenance::read_word;
+use crate::marks::mark;
 use crate::recovery::recover_lock;
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use farindex_pool::Pin;
@@ -52,19 +53,20 @@ impl<L: Header> Header for Any<L> {
 }
 
 impl Tree {
-    /// READs the node of this level that a key belongs to. A damaged node is skipped as far as its parent knows it.
+    /// READs the node of this level that a key belongs to. A damaged node is skipped as far as its parent knows it. `None`: the
+    /// tree has become lower, and has no such level.
     pub(super) async fn visit_node<L: Leaves>(
         &self,
         leaves: &L,
         kind: OpKind,
         key: &[u8],
         level: u8,
-    ) -> Result<Visited<'_, Any<L::Leaf>>, IndexError> {
+    ) -> Result<Option<Visited<'_, Any<L::Leaf>>>, IndexError> {
         if level == 0 {
-            return Ok(self.visit_leaf(leaves, kind, key).await?.map(Any::Leaf));
+            return Ok(Some(self.visit_leaf(leaves, kind, key).await?.map(Any::Leaf)));
         }
         let read = async |span: &Span, at| self.read_node(span, at, (self.inner, level)).await;
-        Ok(self.visit(leaves, kind, (key, level), read).await?.map(Any::Inner))
+        Ok(self.visit(leaves, kind, (key, level), read).await?.map(|visited| visited.map(Any::Inner)))
     }
 
     /// READs the leaf that a key belongs to, as [`visit_node`](Self::visit_node) does.
@@ -75,7 +77,8 @@ impl Tree {
         key: &[u8],
     ) -> Result<Visited<'_, L::Leaf>, IndexError> {
         let read = async |span: &Span, at| self.read_leaf_open(leaves, span, at).await;
-        self.visit(leaves, kind, (key, 0), read).await
+        let visited = self.visit(leaves, kind, (key, 0), read).await?;
+        visited.ok_or_else(|| IndexError::corrupt(self.root, "a tree has no leaves"))
     }
 
     async fn visit<N: Header>(
@@ -84,7 +87,7 @@ impl Tree {
         kind: OpKind,
         (key, level): (&[u8], u8),
         read: impl AsyncFn(&Span, RemotePtr) -> Result<Result<N, Unread>, IndexError>,
-    ) -> Result<Visited<'_, N>, IndexError> {
+    ) -> Result<Option<Visited<'_, N>>, IndexError> {
         let mut retry = Retry::fresh();
         loop {
             let pin = self.session.pin(self.session.span(kind))?;
@@ -106,7 +109,11 @@ impl Tree {
             };
             let attempt: Step<(N, Option<Vec<u8>>)> = attempt.await;
             let trouble = match attempt {
-                Ok(Ok((node, next))) => return Ok(Visited { pin, node: Ok(node), missing, next }),
+                Ok(Ok((node, next))) => return Ok(Some(Visited { pin, node: Ok(node), missing, next })),
+                Ok(Err(Trouble::NoLevel)) => {
+                    mark!("tree: the level of a walk is there no more");
+                    return Ok(None);
+                }
                 Ok(Err(trouble)) => Ok(trouble),
                 Err(error) => Err(error),
             };
@@ -120,12 +127,12 @@ impl Tree {
             if let Err(error) = settled {
                 let node = Err(Damage::of(error, at)?);
                 let pin = self.session.pin(self.session.span(kind))?;
-                return Ok(Visited { pin, node, missing, next: bound });
+                return Ok(Some(Visited { pin, node, missing, next: bound }));
             }
         }
     }
 
-    /// Calls `each` for every node, the root first, level by level.
+    /// Calls `each` for every node, the root first, level by level. Levels that the root takes over meanwhile are left out.
     pub(super) async fn each_node<L: Leaves>(
         &self,
         leaves: &L,
@@ -142,7 +149,7 @@ impl Tree {
         for level in (0..height).rev().take_while(|_| readable) {
             let mut next = Some(Vec::new());
             while let Some(from) = next {
-                let visited = self.visit_node(leaves, kind, &from, level).await?;
+                let Some(visited) = self.visit_node(leaves, kind, &from, level).await? else { break };
                 // Every step goes to a larger key: no walk is endless.
                 next = visited.next.clone().filter(|next| *next > from);
                 each(level, visited).await?;

@@ -10,6 +10,7 @@ tests_of!(Sherman: shape::{
     churn_of_inline_entries_runs_in_bounded_memory,
     churn_of_blocks_runs_in_bounded_memory,
     a_full_pool_refuses_inserts_and_keeps_its_entries,
+    walks_end_where_the_root_has_shrunk_meanwhile,
     a_walk_goes_on_behind_damaged_leaves,
     a_walk_goes_on_behind_damaged_blocks,
 });

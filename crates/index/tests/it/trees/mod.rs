@@ -142,6 +142,7 @@ pub(crate) fn marks(kind: &str) -> BTreeSet<String> {
     all.retain(|mark| mark.split_once(':').is_some_and(|(of, _)| of == "tree" || of == kind));
     let apart = [
         "tree: root has shrunk",
+        "tree: the level of a walk is there no more",
         "tree: separator left out",
         "tree: lock was handed over to an operation that is gone",
         "tree: stopped waiting for another operation of this compute node",

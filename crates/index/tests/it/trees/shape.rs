@@ -8,7 +8,10 @@ use farindex_index::{AnyIndex, IndexAudit, IndexError, Insert, Lifecycle, Ordere
 use farindex_pool::{PoolError, PoolOptions, marks};
 use farindex_testkit::suite::{Model, audit, compare, step};
 use farindex_testkit::world::{Member, World, bytes};
+use std::future::{Future, poll_fn};
 use std::ops::Bound;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 fn key(i: u32) -> Vec<u8> {
@@ -254,4 +257,36 @@ pub(crate) fn a_walk_goes_on_behind_damaged_leaves<T: Tree>() {
 
 pub(crate) fn a_walk_goes_on_behind_damaged_blocks<T: Tree>() {
     walk_goes_on_behind_damage::<T>(b"value");
+}
+
+/// A walk over the whole tree stops above the leaves, and all keys but a few are removed meanwhile: the level where it goes on is
+/// there no more (docs/bugs/217).
+pub(crate) fn walks_end_where_the_root_has_shrunk_meanwhile<T: Tree>() {
+    World::calm(1, 32 << 20).run(async |ctx| {
+        let member = ctx.join(&ctx.pool(&PoolOptions::default()).await).await;
+        let index = AnyIndex::create(&member.session, "tree", &T::any(T::smallest())).await.expect("an index");
+        let other = AnyIndex::open(&member.session, "tree").await.expect("the index");
+        for polls in 1..12 {
+            for i in 0..200 {
+                assert!(index.upsert(&key(i), b"value").await.is_ok());
+            }
+            let mut walk = pin!(other.recover());
+            for _ in 0..polls {
+                assert!(poll_fn(|cx| Poll::Ready(walk.as_mut().poll(cx))).await.is_pending());
+                member.endpoint.sleep(Duration::from_micros(50)).await;
+            }
+            for i in 5..200 {
+                assert_eq!(index.remove(&key(i)).await, Ok(Remove::Removed));
+            }
+            let mut limit = pin!(member.endpoint.sleep(Duration::from_secs(1)));
+            let ended = poll_fn(|cx| match walk.as_mut().poll(cx) {
+                Poll::Pending => limit.as_mut().poll(cx).map(|()| None),
+                ended => ended.map(Some),
+            });
+            assert!(matches!(ended.await, Some(Ok(_))), "a walk does not end that has stopped after {polls} polls");
+            for i in 0..5 {
+                assert!(other.get(&key(i)).await.is_ok_and(|value| value.is_some()));
+            }
+        }
+    });
 }
