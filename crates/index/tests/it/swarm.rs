@@ -60,9 +60,10 @@ fn every_kind_survives_the_swarm() {
                 "clients: left in haste",
                 "operations: pauses of walks",
             ]);
-            totals.assert_marks(["operations: walks amid bursts of changes", "indexes: whose entries came and went"]);
             both.merge(totals);
         }
+        // Where clients crash, leases are too short for these.
+        both.assert_marks(["operations: walks amid bursts of changes", "indexes: whose entries came and went"]);
         marks::assert_passed(&both, &paths(kind), &[]);
     }
 }
