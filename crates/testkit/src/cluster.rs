@@ -44,7 +44,7 @@ const HOLDER: u64 = 2;
 pub(crate) const SHORT_LEASE: Duration = Duration::from_millis(1000);
 
 /// With a lease of less, a verb may take as long as a drop waits for those that are slow.
-const BRIEF: Duration = Duration::from_millis(100);
+const BRIEF: Duration = Duration::from_millis(10);
 
 pub(crate) async fn session_of(client: &Arc<Client>, endpoint: &Endpoint) -> Rc<Session> {
     Rc::new(client.session(endpoint.clone()))

@@ -45,6 +45,15 @@ fn a_slow_compute_node_gets_what_two_fast_ones_exchange() {
             done.set(working.get() == 0);
         };
         let wait = async || {
+            // One that is given up when it has taken priority leaves its word, and the next one takes priority again.
+            let given_up = slow.endpoint.now() + LEASE + LEASE / 16;
+            let mut write = Box::pin(late.upsert(KEY, b"slow"));
+            while slow.endpoint.now() < given_up {
+                assert!(poll_fn(|cx| Poll::Ready(write.as_mut().poll(cx))).await.is_pending());
+                slow.endpoint.sleep(Duration::from_millis(2)).await;
+            }
+            drop(write);
+            slow.endpoint.sleep(LEASE * 2).await;
             let (began, mut write) = (slow.endpoint.now(), pin!(late.upsert(KEY, b"slow")));
             let wrote = loop {
                 match poll_fn(|cx| Poll::Ready(write.as_mut().poll(cx))).await {
