@@ -249,3 +249,9 @@ fn a_drop_frees_once_what_a_crashed_split_left_twice() {
 fn writers_learn_of_a_drop_while_they_wait_for_a_frozen_entry() {
     passes("cuckoo", 767, features_and_crashes(23));
 }
+
+/// A get in a full pool waits for an owner that is held up (docs/bugs/218).
+#[test]
+fn a_lookup_in_a_full_pool_does_not_wait_for_ever() {
+    passes("dex", 130_011_350, features(29));
+}

@@ -371,17 +371,19 @@ impl Leaves for Dex {
         self.restore(pin, at).await?;
         Ok(true)
     }
-    /// Where nothing is asked for that others own: the owner of a leaf.
+    /// Where nothing is asked for that others own, or there is no memory to ask with: the owner of a leaf.
     async fn slow_owner(&self, pin: &Pin<'_>, at: RemotePtr) -> Result<Option<String>, IndexError> {
-        let head = self.tree().read_head(pin.span(), at).await?;
-        if head.level() > 0 || head.word(0) != magic(self.tree().tag, at) {
+        let (tree, span) = (self.tree(), pin.span());
+        let head = tree.read_head(span, at).await?;
+        if head.level() > 0 || head.word(0) != magic(tree.tag, at) {
             return Ok(None);
         }
-        let Some(low) = self.tree().fence_key(pin.span(), head.low()).await? else { return Ok(None) };
-        match cold(self.acquire(&low)).await {
-            Err(IndexError::NotOwner { holder }) => Ok(Some(holder)),
-            _ => Ok(None),
+        let Some(low) = tree.fence_key(span, head.low()).await? else { return Ok(None) };
+        let owner = self.latest_map(span).await?.1.find(&low).0.owner();
+        if owner.is_null() || Some(owner) == self.own.record() {
+            return Ok(None);
         }
+        Ok(Some(farindex_pool::intent::holders(&self.session, span, owner).await?))
     }
 }
 

@@ -27,6 +27,9 @@ const KEEPS_LEAST: Duration = Duration::from_millis(1);
 const KEEPS_MOST: Duration = Duration::from_millis(4);
 /// For how long it keeps that until the operation learns of it: more than the longest pause between two looks of an operation.
 const UNREAD_MOST: Duration = Duration::from_millis(4);
+/// How often a heartbeat looks whether all operations have ended, before it leaves that to the next one.
+const LOOKS: u32 = 64;
+const PAUSE: Duration = Duration::from_micros(5);
 
 /// What the threads of a compute node share of an index.
 pub(super) struct Ownership {
@@ -54,6 +57,8 @@ pub(super) struct Ownership {
     /// When the last proposal was answered, in nanoseconds of the fabric's clock.
     pub(super) answered_at: AtomicU64,
     pub(super) lease: Duration,
+    /// When the gate was closed for operations that have not all ended since, in nanoseconds of the fabric's clock; or 0.
+    held_up: AtomicU64,
     /// Until when this compute node keeps what it has become the owner of, unless an operation has used it before; in
     /// nanoseconds of the fabric's clock.
     keeps_until: AtomicU64,
@@ -173,6 +178,7 @@ impl Ownership {
             in_answer: AtomicU64::new(NONE),
             answered_at: AtomicU64::new(0),
             lease: client.pool().lease(),
+            held_up: AtomicU64::new(0),
             keeps_until: AtomicU64::new(0),
             awaited: AtomicU64::new(0),
             got_at: AtomicU64::new(0),
@@ -231,8 +237,33 @@ impl Ownership {
         self.closed.store(true, Ordering::SeqCst);
         self.is_drained()
     }
-    pub(super) fn is_drained(&self) -> bool {
+    fn is_drained(&self) -> bool {
         self.none_active() || planted(Fault::GivenWithoutDrain)
+    }
+    /// Closes the gate, and waits for a short time until no operation is inside. Returns whether none is.
+    pub(super) async fn drain(&self, endpoint: &Endpoint) -> bool {
+        let mut drained = self.close();
+        for _ in 0..LOOKS {
+            if drained {
+                break;
+            }
+            endpoint.sleep(PAUSE).await;
+            drained = self.is_drained();
+        }
+        let since = self.held_up.load(Ordering::Relaxed);
+        let now = endpoint.now().as_nanos().max(1) as u64;
+        let since = match (drained, since) {
+            (true, _) => 0,
+            (false, 0) => now,
+            (false, since) => since,
+        };
+        self.held_up.store(since, Ordering::Relaxed);
+        drained
+    }
+    /// Is this compute node unable to give anything away, because operations have not ended for a lease?
+    pub(super) fn is_held_up(&self, now: Duration) -> bool {
+        let since = self.held_up.load(Ordering::Relaxed);
+        since != 0 && now.saturating_sub(Duration::from_nanos(since)) > self.lease
     }
     /// Is no operation inside, of those that begin behind an open gate? One that begins meanwhile finds the gate closed, or is
     /// counted in a part that is looked at later: the thread that closes the gate looks at all parts afterwards.

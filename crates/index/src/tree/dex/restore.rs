@@ -41,7 +41,8 @@ impl Dex {
             return Ok(false);
         }
         let claim = self.session.claim(pin.span(), lock_of(owner), None, self.uid, [CHANGE, 0, 0, 0]).await?;
-        let Claim::Taken(taken) = claim else { return Ok(!matches!(claim, Claim::Free)) };
+        // A client that lives changes the leaf, and may be held up (bug 218).
+        let Claim::Taken(taken) = claim else { return Ok(matches!(claim, Claim::Unsteady)) };
         // The record stays as it is, and the next one that needs it claims it again.
         let lock = taken.into_held();
         let restored = self.restore(pin, at).await;

@@ -21,6 +21,19 @@ async fn outlast(member: &Member) {
     member.session.drain().await.expect("nothing is freed twice");
 }
 
+/// Leaves no memory to allocate.
+pub(super) async fn fill(member: &Member) {
+    for len in (6..=20).rev().map(|bits| 1 << bits) {
+        let full = loop {
+            let allocated = member.session.alloc_now(&member.span(), HOME, len).await;
+            if let Err(error) = allocated {
+                break error;
+            }
+        };
+        assert!(matches!(full, PoolError::Full { .. }), "{full:?}");
+    }
+}
+
 /// A client proposes a map and crashes, the map that it follows does not count any more, and the owner crashes without an answer.
 /// While the maps in between are there, they tell that what was proposed never counted (D10, docs/bugs/211).
 #[test]
@@ -77,15 +90,7 @@ fn a_leaf_that_nobody_owns_is_restored_in_a_full_pool() {
         drop(taken);
         outlast(&next).await;
         let last = ctx.join(&pool).await;
-        for len in (6..=20).rev().map(|bits| 1 << bits) {
-            let full = loop {
-                let allocated = last.session.alloc_now(&last.span(), HOME, len).await;
-                if let Err(error) = allocated {
-                    break error;
-                }
-            };
-            assert!(matches!(full, PoolError::Full { .. }), "{full:?}");
-        }
+        fill(&last).await;
         let found = Dex::open(&last.session, "dex").await.expect("the index");
         let value = found.get(&[0; 8]).await.expect("a lookup");
         assert!([&b"a value!"[..], b"changed!"].contains(&value.as_deref().unwrap_or_default()), "{value:?}");

@@ -5,6 +5,7 @@ mod budgets;
 mod commands;
 mod crashed;
 mod dropped;
+mod held_up;
 mod offload;
 mod owners;
 mod priority;
