@@ -118,10 +118,10 @@ impl Session {
         Chunks { pool: self.pool(), node, owner: self.client.slot() as u16 }
     }
     fn free_list(&self, node: NodeId) -> Result<&RefCell<FreeList>, PoolError> {
-        self.free_lists.get(node.index()).ok_or(PoolError::Fabric(FabricError::NoSuchNode(node)))
+        self.free_lists.get(node.index()).ok_or_else(|| PoolError::Fabric(FabricError::NoSuchNode(node)))
     }
     fn hints(&self, node: NodeId) -> Result<&Hints, PoolError> {
-        self.hints.get(node.index()).ok_or(PoolError::Fabric(FabricError::NoSuchNode(node)))
+        self.hints.get(node.index()).ok_or_else(|| PoolError::Fabric(FabricError::NoSuchNode(node)))
     }
     fn class(&self, node: NodeId, bytes: u64) -> Option<usize> {
         classes::of(bytes, self.pool().geometry(node).chunk_size)

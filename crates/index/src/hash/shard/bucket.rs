@@ -129,8 +129,8 @@ impl Snapshot {
     }
     /// Has every slot been written?
     pub fn is_written(&self) -> bool {
-        // Without an early exit, so that it is a few vector instructions.
-        self.words().iter().fold(true, |all, word| all & (word & !META != 0))
+        // Without an early exit, so that it is a few vector instructions. One less than no bits borrows from the bit above them.
+        self.words().iter().fold(0, |borrows, word| borrows | (word & !META).wrapping_sub(1)) & META == 0
     }
     /// Address of a slot.
     pub fn slot(&self, slot: usize) -> RemotePtr {

@@ -39,7 +39,7 @@ impl Shard {
     pub(super) async fn write(&self, mode: Mode<'_>, key: &[u8], value: &[u8]) -> Result<Wrote, IndexError> {
         let span = self.session.span(mode.kind());
         let mut draft = self.draft(&span, key, value).await?;
-        let wrote = self.write_draft(mode, &mut draft, Some(span)).await;
+        let wrote = self.write_draft(mode, &mut draft, &mut Some(span)).await;
         self.after(draft.table, matches!(wrote, Ok(Wrote::Inserted))).await?;
         wrote
     }
@@ -55,17 +55,16 @@ impl Shard {
         Ok(Draft { table, hash, key, ptr, len, buf })
     }
 
-    /// Carries out a write whose block is allocated, by itself. `span` counts its first attempt.
+    /// Carries out a write whose block is allocated, by itself. `span` counts its first attempt; it is large, so it is moved once.
     async fn write_draft(
         &self,
         mode: Mode<'_>,
         draft: &mut Draft<'_>,
-        mut span: Option<Span>,
+        span: &mut Option<Span>,
     ) -> Result<Wrote, IndexError> {
         let wrote = loop {
             // After a wait for the epoch the write begins again, under another pin.
-            let span = span.take().unwrap_or_else(|| self.session.span(mode.kind()));
-            let began = span.endpoint().now();
+            let began = self.session.endpoint().now();
             match self.write_block(span, mode, draft).await {
                 Ok(Some(wrote)) => break Ok(wrote),
                 Ok(None) => {
@@ -97,11 +96,11 @@ impl Shard {
     /// Makes one attempt. Returns `None` if the caller should wait for the epoch, which is not possible under the pin.
     async fn write_block(
         &self,
-        span: Span,
+        span: &mut Option<Span>,
         mode: Mode<'_>,
         draft: &mut Draft<'_>,
     ) -> Result<Option<Wrote>, IndexError> {
-        let pin = self.session.pin(span)?;
+        let pin = self.session.pin(span.take().unwrap_or_else(|| self.session.span(mode.kind())))?;
         let mut op = Op::new(self, draft.table, pin, draft.hash, draft.key);
         op.change(mode, draft).await
     }
@@ -144,7 +143,7 @@ impl Shard {
         // One of them has to wait for the epoch, which waits for all pins.
         for draft in drafts.iter_mut().skip(outcomes.len() - first) {
             mark!("upserts of many keys: by itself");
-            outcomes.push(self.write_draft(Mode::Upsert, draft, None).await.map(Upsert::from));
+            outcomes.push(self.write_draft(Mode::Upsert, draft, &mut None).await.map(Upsert::from));
         }
         let inserted = outcomes.iter().skip(first).any(|outcome| matches!(outcome, Ok(Upsert::Inserted)));
         for table in &self.tables {
@@ -232,11 +231,13 @@ impl Op<'_> {
             batch.post_detached();
         }
         loop {
-            match self.look(&mut along).await? {
+            // What was found is large, and stays where it is.
+            let looked = self.look(&mut along).await?;
+            match &looked {
                 LookupResult::Hit(_) if mode == Mode::Insert => return Ok(Some(Wrote::Exists)),
                 LookupResult::Hit(hit) if !check.admits(hit.block.value()) => return Ok(Some(Wrote::Differs)),
                 LookupResult::Hit(hit) => {
-                    if self.point_to(&hit, draft).await? {
+                    if self.point_to(hit, draft).await? {
                         self.write_late(late).await?;
                         return Ok(Some(Wrote::Updated));
                     }
@@ -249,7 +250,7 @@ impl Op<'_> {
                     return Ok(None);
                 }
                 LookupResult::Absent(absence) => {
-                    if self.put(&absence, ptr, draft.len).await? == Put::Done {
+                    if self.put(absence, ptr, draft.len).await? == Put::Done {
                         self.write_late(late).await?;
                         return Ok(Some(Wrote::Inserted));
                     }
