@@ -176,8 +176,9 @@ pub(crate) async fn check_timeout_of(
     (held, state): (HeldLock, u64),
     leases: u32,
 ) -> Result<(), IndexError> {
-    let waited = timeout.held_for(held.at, state, held.holders, session.endpoint().now());
-    if waited <= session.pool().lease() * leases {
+    let lease = session.pool().lease();
+    let waited = timeout.held_for(held.at, state, held.holders, (session.endpoint().now(), lease));
+    if waited <= lease * leases {
         return Ok(());
     }
     let holder = intent::holders(session, span, held.at).await?;

@@ -222,7 +222,7 @@ async fn locked<T>(
                     break (inside, HeldLock::new(Some(cell), LOCK, word));
                 }
                 Claim::Busy { names, .. } => {
-                    if lock_timeout.held_for(LOCK.at, 0, names, endpoint.now()) > lease * 2 {
+                    if lock_timeout.held_for(LOCK.at, 0, names, (endpoint.now(), lease)) > lease * 2 {
                         return Err(held(session, span, LOCK, "the catalog").await?);
                     }
                 }

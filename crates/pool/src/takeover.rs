@@ -257,7 +257,7 @@ impl Names {
     }
 }
 
-/// Looks before the time counts: who was stopped itself for two leases, and has looked twice, has not waited.
+/// Looks before the time counts of a holder that no intent names.
 const LOOKS: u32 = 16;
 
 /// Locks that are measured at a time. An operation needs the locks of a leaf, of its neighbour and of the parents of both.
@@ -265,6 +265,10 @@ const LOCKS: usize = 8;
 
 /// Measures how long the same client has held a lock, so that a waiting operation can give up. The limit of the
 /// indexes and the catalog is two leases. An operation that waits for several locks in turn knows this of each of them.
+///
+/// Half a lease counts at most of the time between two looks: who was stopped itself for two leases has not waited, nor has a
+/// holder that was stopped with it had any time. Who can look once in a lease alone, because something else has to be waited
+/// for each time, gives up after four leases.
 ///
 /// Invariant: the intent of the holder names the lock all the time, and its word does not change. Those of clients that try to
 /// take the lock come and go. So the same client has held it since the last moment from which on one intent was always there.
@@ -282,31 +286,43 @@ struct Wait {
     state: u64,
     /// The intents that were there whenever anyone has looked.
     names: Names,
-    since: Duration,
+    /// What counts of the time since the first look.
+    counted: Duration,
+    /// The last look at it.
+    latest: Duration,
     /// Looks before, at this lock or another one.
     looks: u32,
 }
 
 impl LockTimeout {
-    /// Returns for how long one intent at least has always named the lock; zero until there were enough looks to say so.
-    /// `names` is that of [`Claim::Busy`]. The measurement of a lock begins again when none of the intents is left, and when the
-    /// caller sees another `state` of it.
-    pub fn held_for(&mut self, lock: RemotePtr, state: u64, names: Names, now: Duration) -> Duration {
+    /// Returns for how long one intent at least has always named the lock, while the caller could look. `names` is that of
+    /// [`Claim::Busy`]. The measurement of a lock begins again when none of the intents is left, and when the caller sees another
+    /// `state` of it.
+    pub fn held_for(
+        &mut self,
+        lock: RemotePtr,
+        state: u64,
+        names: Names,
+        (now, lease): (Duration, Duration),
+    ) -> Duration {
         let known = self.waits.iter().position(|wait| wait.lock == lock).map(|at| self.waits.remove(at));
         // Nothing tells two holders apart whom no intent names, so there must be no gap in which one can follow the other.
         self.waits.retain(|wait| wait.names != Names::NONE);
         let known = known.filter(|wait| wait.state == state);
-        let wait = match known.and_then(|wait| Some(Wait { names: wait.names.common(&names)?, ..wait })) {
+        let mut wait = match known.and_then(|wait| Some(Wait { names: wait.names.common(&names)?, ..wait })) {
             Some(wait) => wait,
-            None => Wait { lock, state, names, since: now, looks: self.looks },
+            None => Wait { lock, state, names, counted: Duration::ZERO, latest: now, looks: self.looks },
         };
+        wait.counted += now.saturating_sub(wait.latest).min(lease / 2);
+        wait.latest = now;
         self.looks = self.looks.saturating_add(1);
-        let (since, looks) = (wait.since, self.looks - wait.looks);
+        let counts = wait.names != Names::NONE || self.looks - wait.looks >= LOOKS;
+        let counted = if counts { wait.counted } else { Duration::ZERO };
         if self.waits.len() == LOCKS {
             self.waits.remove(0);
         }
         self.waits.push(wait);
-        if looks < LOOKS { Duration::ZERO } else { now.saturating_sub(since) }
+        counted
     }
 }
 
@@ -326,9 +342,14 @@ mod tests {
         RemotePtr::new(NodeId::new(0), 64 * number)
     }
 
-    /// Looks at lock 1 from `from` on, a millisecond apart, until the time counts; returns the last measurement.
-    fn looks(timeout: &mut LockTimeout, state: u64, names: impl Fn(u64) -> Names, from: u64) -> Duration {
-        let measured = |i| timeout.held_for(lock(1), state, names(i), Duration::from_millis(i));
+    /// A look at a lock after so many milliseconds, with a lease of a second.
+    fn look(timeout: &mut LockTimeout, at: RemotePtr, state: u64, names: Names, now: u64) -> u64 {
+        timeout.held_for(at, state, names, (Duration::from_millis(now), Duration::from_secs(1))).as_millis() as u64
+    }
+
+    /// Looks at lock 1 from `from` on, a millisecond apart; returns the last measurement.
+    fn looks(timeout: &mut LockTimeout, state: u64, names: impl Fn(u64) -> Names, from: u64) -> u64 {
+        let measured = |i| look(timeout, lock(1), state, names(i), i);
         (from..from + u64::from(LOOKS)).map(measured).last().unwrap_or_default()
     }
 
@@ -336,7 +357,7 @@ mod tests {
     #[test]
     fn a_holder_is_seen_among_those_that_try() {
         let mut timeout = LockTimeout::default();
-        let whole = Duration::from_millis(u64::from(LOOKS) - 1);
+        let whole = u64::from(LOOKS) - 1;
         let tried = |i: u64| Names::of((0..i % 4).map(|other| 1000 + i * 10 + other).chain([7]));
         assert_eq!(looks(&mut timeout, 1, tried, 0), whole);
         // Another state.
@@ -345,7 +366,7 @@ mod tests {
         assert_eq!(looks(&mut timeout, 2, |_| Names::of([8]), 200), whole);
         // None that is known.
         assert_eq!(looks(&mut timeout, 2, |_| Names::NONE, 300), whole);
-        assert_eq!(timeout.held_for(lock(1), 2, Names::NONE, Duration::from_millis(400)), Duration::from_millis(100));
+        assert_eq!(look(&mut timeout, lock(1), 2, Names::NONE, 400), 100);
     }
 
     /// See docs/bugs/209: most looks find a lock held that changes hands, and every tenth one finds the holder that stays.
@@ -354,8 +375,8 @@ mod tests {
         let mut timeout = LockTimeout::default();
         for i in 0..100 {
             let (at, word) = if i % 10 == 0 { (99, 7) } else { (i % (LOCKS as u64 - 1), 1000 + i) };
-            let held = timeout.held_for(lock(at), 0, Names::of([word]), Duration::from_millis(i));
-            assert_eq!(held, Duration::from_millis(if at == 99 && i >= 20 { i } else { 0 }), "look {i}");
+            let held = look(&mut timeout, lock(at), 0, Names::of([word]), i);
+            assert_eq!(held, if at == 99 { i } else { 0 }, "look {i}");
         }
     }
 
@@ -364,18 +385,23 @@ mod tests {
     fn holders_without_names_are_measured_without_gaps() {
         let mut timeout = LockTimeout::default();
         for i in 0..100 {
-            let held = timeout.held_for(lock(i % 2), 0, Names::NONE, Duration::from_millis(i));
-            assert_eq!(held, Duration::ZERO, "look {i}");
+            assert_eq!(look(&mut timeout, lock(i % 2), 0, Names::NONE, i), 0, "look {i}");
         }
     }
 
+    /// See docs/bugs/220: who can look once in a lease alone has found the same holder for four leases at the fifth look.
     #[test]
-    fn one_look_after_a_long_pause_measures_nothing() {
+    fn who_looks_rarely_waits_for_four_leases() {
         let mut timeout = LockTimeout::default();
-        for seconds in [0, 100] {
-            let held = timeout.held_for(lock(1), 1, Names::of([7]), Duration::from_secs(seconds));
-            assert_eq!(held, Duration::ZERO);
-        }
+        let held = |i: u64| look(&mut timeout, lock(1), 0, Names::of([7]), i * 1000);
+        assert_eq!((0..=4).map(held).collect::<Vec<_>>(), [0, 500, 1000, 1500, 2000]);
+    }
+
+    #[test]
+    fn a_long_pause_counts_for_half_a_lease() {
+        let mut timeout = LockTimeout::default();
+        let held = |i: u64| look(&mut timeout, lock(1), 1, Names::of([7]), i * 1000);
+        assert_eq!([0, 100, 200].map(held), [0, 500, 1000]);
     }
 
     #[test]
@@ -383,7 +409,7 @@ mod tests {
         let mut timeout = LockTimeout::default();
         let changing = |i: u64| Names::of((0..8).map(|other| i << 8 | other << 40));
         for i in 0..10_000 {
-            assert_eq!(timeout.held_for(lock(1), 1, changing(i), Duration::from_secs(i)), Duration::ZERO);
+            assert_eq!(look(&mut timeout, lock(1), 1, changing(i), i * 1000), 0);
         }
     }
 }

@@ -255,3 +255,9 @@ fn writers_learn_of_a_drop_while_they_wait_for_a_frozen_entry() {
 fn a_lookup_in_a_full_pool_does_not_wait_for_ever() {
     passes("dex", 130_011_350, features(29));
 }
+
+/// Operations look once in a lease at a lock that a cancelled one holds (docs/bugs/220).
+#[test]
+fn who_can_look_at_a_lock_rarely_fails_in_time() {
+    passes("dex", 220_002_695, features(29));
+}
