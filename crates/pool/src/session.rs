@@ -118,10 +118,13 @@ impl Session {
         Chunks { pool: self.pool(), node, owner: self.client.slot() as u16 }
     }
     fn free_list(&self, node: NodeId) -> Result<&RefCell<FreeList>, PoolError> {
-        self.free_lists.get(node.index()).ok_or_else(|| PoolError::Fabric(FabricError::NoSuchNode(node)))
+        // Not `ok_or`: the error would be made, and dropped, each time.
+        let Some(list) = self.free_lists.get(node.index()) else { return Err(FabricError::NoSuchNode(node).into()) };
+        Ok(list)
     }
     fn hints(&self, node: NodeId) -> Result<&Hints, PoolError> {
-        self.hints.get(node.index()).ok_or_else(|| PoolError::Fabric(FabricError::NoSuchNode(node)))
+        let Some(hints) = self.hints.get(node.index()) else { return Err(FabricError::NoSuchNode(node).into()) };
+        Ok(hints)
     }
     fn class(&self, node: NodeId, bytes: u64) -> Option<usize> {
         classes::of(bytes, self.pool().geometry(node).chunk_size)

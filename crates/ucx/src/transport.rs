@@ -183,7 +183,7 @@ impl Connection {
         self.nodes.clear();
         for verb in chain {
             let (node, place) = (verb.node(), verb.node().index());
-            let line = self.lines.get(place).ok_or_else(|| FabricError::NoSuchNode(node))?;
+            let line = self.lines.get(place).ok_or(FabricError::NoSuchNode(node))?;
             check_verb(verb, line, self.shared.capabilities)?;
             if matches!(verb.kind, VerbKind::Revoke(_)) {
                 continue;
