@@ -69,6 +69,7 @@ pub(crate) async fn clear_intent(span: &Span, cell: &IntentCell<'_>) -> Result<(
     let mut batch = span.batch();
     cell.clear(&mut batch);
     batch.post().await?;
+    cell.cleared();
     Ok(())
 }
 

@@ -239,6 +239,7 @@ async fn locked<T>(
     let mut batch = span.batch();
     held.release_by_cas(&mut batch, 0);
     batch.post().await?;
+    held.cleared();
     result
 }
 

@@ -53,6 +53,8 @@ pub struct IntentCell<'s> {
     at: RemotePtr,
     /// First word of the declared intent; zero if none is declared.
     word: Cell<u64>,
+    /// Has the CAS that clears it been added to a batch, which has not completed?
+    clears: Cell<bool>,
 }
 
 impl Session {
@@ -67,7 +69,7 @@ impl Session {
 
     fn taken_cell(&self, node: NodeId, cell: u64) -> IntentCell<'_> {
         let at = self.pool().geometry(node).intent(node, self.client().slot(), cell);
-        IntentCell { session: self, node, cell, at, word: Cell::new(0) }
+        IntentCell { session: self, node, cell, at, word: Cell::new(0), clears: Cell::new(false) }
     }
 
     async fn wait_for_intent_cell(&self, node: NodeId) -> Result<IntentCell<'_>, PoolError> {
@@ -100,14 +102,17 @@ impl IntentCell<'_> {
     pub fn declare(&self, batch: &mut Batch<'_>, intent: &Intent) {
         // A new number for each declaration: the clearing CAS of an earlier intent of this cell may still land (I2).
         self.word.set(next_word(self.session.client().generation()));
+        self.clears.set(false);
         if planted(Fault::NoIntent) {
             return;
         }
         batch.write_words(self.at, &encode(self.word.get(), intent));
     }
-    /// Adds the CAS that clears the intent to a batch. It follows the atomic that releases the lock (I2).
+    /// Adds the CAS that clears the intent to a batch. It follows the atomic that releases the lock (I2). When the batch has
+    /// completed, [`cleared`](Self::cleared) says so.
     pub fn clear(&self, batch: &mut Batch<'_>) {
-        let word = self.word.replace(0);
+        let word = self.word.get();
+        self.clears.set(true);
         if planted(Fault::LateClear) {
             let span = self.session.span(OpKind::Other);
             let mut late = span.batch();
@@ -116,11 +121,17 @@ impl IntentCell<'_> {
         }
         batch.cas(self.at, word, cleared(word));
     }
+    /// The batch that clears the intent has completed. An operation that is given up before does not come here: both verbs may
+    /// land later, so the cell is not used again until the intent is seen to be cleared (I3).
+    pub fn cleared(&self) {
+        self.word.set(0);
+        self.clears.set(false);
+    }
     /// Abandons the lock (I4): lets other operations take it over although this client is alive. For an operation that
     /// holds the lock and cannot finish. All its verbs must have completed. Does nothing if no intent is declared.
     pub async fn abandon_lock(&self, span: &Span) -> Result<(), PoolError> {
         let word = self.word.get();
-        if is_declared(word) && span.cas(self.at, word, abandoned(word)).await? == word {
+        if is_declared(word) && !self.clears.get() && span.cas(self.at, word, abandoned(word)).await? == word {
             self.word.set(abandoned(word));
         }
         Ok(())
@@ -152,7 +163,8 @@ impl IntentTransfer {
     /// Gives the cell to an operation; `None` if `session` belongs to another client.
     pub fn into_cell(mut self, session: &Session) -> Option<IntentCell<'_>> {
         self.client.take_if(|client| Arc::ptr_eq(client, session.client()))?;
-        Some(IntentCell { session, node: self.node, cell: self.cell, at: self.at, word: Cell::new(self.word) })
+        let (word, clears) = (Cell::new(self.word), Cell::new(false));
+        Some(IntentCell { session, node: self.node, cell: self.cell, at: self.at, word, clears })
     }
     /// Clears the intent behind the atomic that releases the lock, which the batch holds already (I2), and waits for
     /// neither. The cell is used again when both have completed.

@@ -75,6 +75,7 @@ impl<'s> LostLock<'s> {
         let mut batch = span.batch();
         self.cell.clear(&mut batch);
         batch.post().await?;
+        self.cell.cleared();
         Ok(self.cell)
     }
 }
@@ -93,8 +94,7 @@ impl<'s> HeldLock<'s> {
     }
 
     /// Releases the lock by a CAS from [`word`](Self::word) to `free`, and clears the intent. The caller posts the
-    /// batch, and keeps the guard until the batch has completed: a later operation may use the cell as soon as the
-    /// guard is dropped. The ticket is that of the releasing CAS.
+    /// batch, and calls [`cleared`](Self::cleared) when it has completed. The ticket is that of the releasing CAS.
     pub fn release_by_cas(&self, batch: &mut Batch<'_>, free: u64) -> Ticket {
         let released = batch.cas(self.lock.at, self.word, free);
         self.clear(batch);
@@ -110,6 +110,12 @@ impl<'s> HeldLock<'s> {
     pub fn clear(&self, batch: &mut Batch<'_>) {
         if let Some(cell) = &self.cell {
             cell.clear(batch);
+        }
+    }
+    /// The batch that releases the lock has completed: see [`IntentCell::cleared`].
+    pub fn cleared(&self) {
+        if let Some(cell) = &self.cell {
+            cell.cleared();
         }
     }
     /// Leaves the lock held, and lets other clients take it over: see [`IntentCell::abandon_lock`]. Does nothing for a

@@ -218,6 +218,7 @@ impl Session {
                         let mut batch = span.batch();
                         cell.clear(&mut batch);
                         batch.post().await?;
+                        cell.cleared();
                     }
                     continue 'attempts;
                 }

@@ -482,7 +482,9 @@ impl<R: RootCopy> RootSync<R> {
         let next = publish(&mut batch, segment);
         let published = batch.cas(self.at, mine.0, next.0);
         cell.clear(&mut batch);
-        if batch.post().await?.old(published) != mine.0 {
+        let old = batch.post().await?.old(published);
+        cell.cleared();
+        if old != mine.0 {
             // The index was dropped in the meantime: no client has seen the segment.
             session.free_zeroed(span, segment, bytes).await?;
             return Err(IndexError::Dropped);

@@ -131,6 +131,7 @@ pub(crate) async fn release(
     batch.cas(segment.lock(region).at, LOCKED, 0);
     cell.clear(&mut batch);
     batch.post().await?;
+    cell.cleared();
     Ok(())
 }
 
@@ -149,6 +150,7 @@ pub(crate) async fn finish(
     batch.cas(from.lock(region).at, LOCKED, DONE);
     cell.clear(&mut batch);
     batch.post().await?;
+    cell.cleared();
     for (ptr, len) in entries.iter().filter_map(|entry| entry.leaves) {
         pin.retire(ptr, len);
     }

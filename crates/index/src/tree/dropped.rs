@@ -154,6 +154,7 @@ impl Tree {
         self.add_release(&mut batch, at);
         cell.clear(&mut batch);
         batch.post().await?;
+        cell.cleared();
         Ok(())
     }
 }

@@ -267,6 +267,7 @@ impl Tree {
             self.add_release(&mut batch, at);
             cell.clear(&mut batch);
             batch.post().await?;
+            cell.cleared();
         }
         drop(turn);
         Ok(())

@@ -422,6 +422,7 @@ impl Tree {
         self.add_release(&mut batch, at);
         locked.cell.clear(&mut batch);
         batch.post().await?;
+        locked.cell.cleared();
         Ok(())
     }
 
@@ -442,6 +443,7 @@ impl Tree {
         self.add_release(&mut batch, at);
         locked.cell.clear(&mut batch);
         batch.post().await?;
+        locked.cell.cleared();
         Ok(())
     }
 

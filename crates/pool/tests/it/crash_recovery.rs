@@ -50,6 +50,7 @@ async fn recover_locked(span: &Span, held: HeldLock<'_>) -> Result<(), PoolError
     }
     held.release_by_cas(&mut batch, 0);
     batch.post().await?;
+    held.cleared();
     Ok(())
 }
 
@@ -91,6 +92,7 @@ async fn add(session: &Session, counts: &Counts, lock: Lock, patience: u64) -> R
     batch.write_words(lock.at.add(16), &[second + 1]);
     held.release_by_cas(&mut batch, 0);
     batch.post().await?;
+    held.cleared();
     add_one(&counts.done);
     Ok(())
 }
@@ -228,6 +230,7 @@ async fn take_another(session: &Session, lock: Lock) -> Result<(), PoolError> {
         let mut batch = span.batch();
         held.release_by_cas(&mut batch, 0);
         batch.post().await?;
+        held.cleared();
     }
     Ok(())
 }

@@ -44,6 +44,7 @@ fn intent_is_declared_for_as_long_as_its_lock_is_held() {
         batch.cas(lock, 1, 0);
         cell.clear(&mut batch);
         member.run(batch.post()).expect("released");
+        cell.cleared();
         assert_eq!(holders().0, "an unknown client");
     }
 }

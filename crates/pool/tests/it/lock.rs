@@ -1,6 +1,7 @@
 //! The guards of locks: which verbs they post, and what stands in the intent cells afterwards.
 
 use crate::common::{Member, NODE, Rig};
+use farindex_fabric::memory::Delivery;
 use farindex_fabric::{OpKind, Span};
 use farindex_pool::{HeldLock, Intent, Lock, LostLock, Session, intent};
 
@@ -39,6 +40,7 @@ fn lock_guard_costs_one_batch_to_take_and_one_to_release() {
             false => held.release_by_cas(&mut batch, 0),
         };
         assert_eq!(member.run(batch.post()).expect("posted").old(released), 1);
+        held.cleared();
         let cost = span.cost();
         assert_eq!((cost.round_trips, cost.writes, cost.cas + cost.faa), (1, 0, 2));
         assert_eq!((rig.peek(lock.at, 1), declared(&member, &session)), (vec![0], 0));
@@ -61,6 +63,7 @@ fn lost_lock_costs_one_more_batch_and_returns_the_cell() {
     let mut batch = theirs_span.batch();
     held.release_by_cas(&mut batch, 0);
     holder.run(batch.post()).expect("released");
+    held.cleared();
     let mut batch = span.batch();
     let attempt = cell.try_lock(&mut batch, &Intent { index: 1, lock, what: [7; 4] }, 0, 1);
     let mut done = member.run(batch.post()).expect("posted");
@@ -78,6 +81,27 @@ fn dropped_lock_guard_leaves_its_intent_declared() {
     let cells: Vec<_> = (0..15).map(|_| member.run(session.intent_cell(NODE)).expect("free")).collect();
     assert!(member.run(session.intent_cell(NODE)).is_err(), "the cell of the dropped guard is not used");
     drop(cells);
+}
+
+/// An operation is given up when it has posted the batch that releases its lock. Its verbs may land later, so until then another
+/// operation must not declare its intent there (docs/bugs/221).
+#[test]
+fn guard_that_is_given_up_in_its_release_keeps_its_cell() {
+    let rig = Rig::new(8);
+    let member = rig.join_with(Delivery::Deferred);
+    let session = member.session();
+    let lock = lock(&rig);
+    let span = session.span(OpKind::Other);
+    let held = attempt(&member, &session, &span, lock).ok().expect("the lock is free");
+    let mut batch = span.batch();
+    held.release_by_cas(&mut batch, 0);
+    drop(batch.post());
+    drop(held);
+    let cells: Vec<_> = (0..15).map(|_| member.run(session.intent_cell(NODE)).expect("free")).collect();
+    let posted = member.endpoint.posted();
+    let last = member.run(session.intent_cell(NODE)).expect("it is cleared with the next verbs");
+    assert!(member.endpoint.posted() > posted, "the cell is used before its intent was seen to be cleared");
+    drop((cells, last));
 }
 
 #[test]

@@ -43,6 +43,7 @@ fn release(member: &Member, span: &Span, cell: &IntentCell<'_>, lock: Lock) {
     batch.cas(lock.at, 1, 0);
     cell.clear(&mut batch);
     member.run(batch.post()).expect("released");
+    cell.cleared();
 }
 
 /// Claims until the lock is taken over, or this many leases have passed.

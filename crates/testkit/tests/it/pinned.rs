@@ -261,3 +261,9 @@ fn a_lookup_in_a_full_pool_does_not_wait_for_ever() {
 fn who_can_look_at_a_lock_rarely_fails_in_time() {
     passes("dex", 220_002_695, features(29));
 }
+
+/// A client leaves while the CAS that clears its intent is in flight (docs/bugs/221).
+#[test]
+fn a_slot_is_not_freed_while_an_intent_stands() {
+    passes("shard", 400_004_529, features(29));
+}

@@ -267,6 +267,7 @@ impl Displacer<'_> {
         batch.cas(lock.at, LOCKED, 0);
         cell.clear(&mut batch);
         batch.post().await?;
+        cell.cleared();
         if !put {
             mark!("cuckoo displace: undone");
             discard();

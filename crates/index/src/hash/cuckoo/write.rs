@@ -166,7 +166,9 @@ impl Op<'_> {
         let put = batch.cas(at, free.head, head);
         batch.cas(segment.lock(region).at, LOCKED, 0);
         cell.clear(&mut batch);
-        if batch.post().await?.old(put) != free.head {
+        let old = batch.post().await?.old(put);
+        cell.cleared();
+        if old != free.head {
             mark!("cuckoo put: CAS lost");
             return Ok(Put::Again);
         }

@@ -87,6 +87,7 @@ impl Op<'_> {
         batch.cas(segment_ref.at, state.lock().0, state.deeper().0);
         cell.clear(&mut batch);
         batch.post().await?;
+        cell.cleared();
         self.table.note_depth(state.depth() + 1);
         mark!("race: published: split");
         Ok(())

@@ -131,6 +131,7 @@ impl Recovery<'_> {
                 cell.clear(&mut batch);
             }
             let old = batch.post().await?.old(turned);
+            cell.inspect(|cell| cell.cleared());
             if old != from.0 {
                 let what = format!("the state of a held segment is {old:#018x} instead of {:#018x}", from.0);
                 return Err(IndexError::corrupt(segment, what));

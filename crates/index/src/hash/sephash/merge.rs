@@ -170,6 +170,7 @@ impl Held<'_, '_> {
             cell.clear(&mut batch);
         }
         batch.post().await?;
+        self.cell.inspect(|cell| cell.cleared());
         Ok(())
     }
 
@@ -447,6 +448,7 @@ impl Held<'_, '_> {
             cell.clear(&mut batch);
         }
         batch.post().await?;
+        self.cell.inspect(|cell| cell.cleared());
         Ok(())
     }
 

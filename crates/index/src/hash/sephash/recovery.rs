@@ -100,6 +100,7 @@ impl Held<'_, '_> {
             cell.clear(&mut batch);
         }
         batch.post().await?;
+        self.cell.inspect(|cell| cell.cleared());
         Ok(())
     }
 }

@@ -181,6 +181,7 @@ impl Op<'_> {
         let mut batch = self.span().batch();
         held.release(&mut batch);
         batch.post().await?;
+        held.cell.cleared();
         Ok(())
     }
 
@@ -277,6 +278,7 @@ impl Op<'_> {
         }
         held.release(&mut batch);
         batch.post().await?;
+        held.cell.cleared();
         Ok(Some(Step::Released(Put::Done)))
     }
 
@@ -317,6 +319,7 @@ impl Op<'_> {
             let put = batch.cas(snapshot.slot(slot), word, Slot::Live(Entry { sid, ..entry }).over(word));
             held.release(&mut batch);
             let mut done = batch.post().await?;
+            held.cell.cleared();
             let put = if done.old(put) == word { Put::Done } else { Put::Again };
             return Ok(Step::Released(put));
         }

@@ -238,6 +238,7 @@ impl Recovery<'_> {
             cell.clear(&mut batch);
         }
         batch.post().await?;
+        cell.inspect(|cell| cell.cleared());
         Ok(())
     }
 
@@ -308,6 +309,7 @@ impl Recovery<'_> {
             cell.clear(&mut batch);
         }
         batch.post().await?;
+        cell.inspect(|cell| cell.cleared());
         for node in nodes {
             self.pin.session().discard(node, NODE_LEN as u64);
         }

@@ -132,6 +132,7 @@ impl Op<'_> {
             let mut batch = span.batch();
             cell.clear(&mut batch);
             batch.post().await?;
+            cell.cleared();
             drop(cell);
             if froze {
                 self.unfreeze(level, seen.at, version).await?;
@@ -376,6 +377,7 @@ impl Op<'_> {
         }
         cell.clear(&mut batch);
         batch.post().await?;
+        cell.cleared();
         if level == Level::One {
             mark!("split: level 1");
         } else {

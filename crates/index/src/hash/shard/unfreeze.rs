@@ -91,6 +91,7 @@ impl Op<'_> {
         batch.faa(now.slot(LOCK_SLOT), META);
         cell.clear(&mut batch);
         batch.post().await?;
+        cell.cleared();
         Ok(())
     }
 

@@ -215,6 +215,7 @@ impl BLink {
         let mut batch = pin.span().batch();
         cell.clear(&mut batch);
         batch.post().await?;
+        cell.cleared();
         Ok(None)
     }
 
@@ -223,6 +224,7 @@ impl BLink {
         batch.cas(at, LOCKED, 0);
         cell.clear(&mut batch);
         batch.post().await?;
+        cell.cleared();
         Ok(())
     }
 
@@ -280,6 +282,7 @@ impl BLink {
         batch.cas(at, LOCKED, 0);
         cell.clear(&mut batch);
         batch.post().await?;
+        cell.cleared();
         pin.retire(node.place, node.len);
         if let Some(entry) = replaced.filter(|entry| entry.len > 0) {
             pin.retire(entry.at(), entry.len);

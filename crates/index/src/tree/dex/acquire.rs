@@ -318,6 +318,7 @@ impl Dex {
             batch.cas(record, held, free);
             cell.clear(&mut batch);
             batch.post().await?;
+            cell.cleared();
             pin.retire(record, RECORD_LEN);
             Ok(())
         })

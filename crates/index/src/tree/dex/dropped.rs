@@ -136,6 +136,7 @@ impl Dex {
                 batch.cas(record, held, free);
                 cell.clear(&mut batch);
                 batch.post().await?;
+                cell.cleared();
                 Ok(())
             })
             .await?;

@@ -52,6 +52,7 @@ async fn take(pool: Pool, me: farindex_sim::Client, until: Duration) -> Result<(
                 let mut batch = span.batch();
                 cell.clear(&mut batch);
                 batch.post().await?;
+                cell.cleared();
             }
         }
         session.client().tick(endpoint).await?;
@@ -62,6 +63,7 @@ async fn take(pool: Pool, me: farindex_sim::Client, until: Duration) -> Result<(
         batch.faa(lock.at, META);
         cell.clear(&mut batch);
         batch.post().await?;
+        cell.cleared();
     }
     Ok(())
 }

@@ -34,6 +34,7 @@ async fn hold<I: Kind>(pool: Pool, me: farindex_sim::Client) -> Result<(), Index
     batch.cas(root, held, free);
     cell.clear(&mut batch);
     batch.post().await?;
+    cell.cleared();
     Ok(())
 }
 

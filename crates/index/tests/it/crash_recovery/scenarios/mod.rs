@@ -189,6 +189,7 @@ async fn release(session: &Session, cell: &IntentCell<'_>, at: RemotePtr) -> Res
     batch.faa(at, META);
     cell.clear(&mut batch);
     batch.post().await?;
+    cell.cleared();
     Ok(())
 }
 
