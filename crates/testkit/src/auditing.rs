@@ -202,7 +202,7 @@ impl Auditor {
         }
         let begun: Vec<_> =
             indexes.iter().map(|(which, _)| shared.commanding.begin(*which, AUDITOR, Effect::Takes)).collect();
-        let walked = self.walk(session, &indexes, reclaims && shared.leaves_unfinished()).await;
+        let walked = self.walk(session, &indexes, reclaims).await;
         let Some(Walked { audit, present, before, is_sound }) = self.tolerate(walked)? else { return Ok(()) };
         // Their handles keep memory.
         drop(indexes);
@@ -235,14 +235,15 @@ impl Auditor {
         Ok(())
     }
 
-    /// Walks over everything in the pool.
+    /// Walks over everything in the pool. Before it reclaims, it recovers. But a client may crash behind the recovery: so what is
+    /// unfinished then is a problem, and nothing is reclaimed.
     async fn walk(
         &self,
         session: &Rc<Session>,
         indexes: &[(crate::worker::Which, Rc<AnyIndex>)],
-        recovers: bool,
+        reclaims: bool,
     ) -> Result<Walked, IndexError> {
-        if recovers {
+        if reclaims && self.shared.leaves_unfinished() {
             for (_, index) in indexes {
                 index.recover().await?;
             }
@@ -255,9 +256,11 @@ impl Auditor {
         let (present, before) = (auditing.present(), auditing.registered.borrow().len());
         let mut is_sound = true;
         for (_, index) in indexes {
-            for problem in index.audit(&mut audit, false).await?.problems {
+            for problem in index.audit(&mut audit, reclaims).await?.problems {
                 is_sound = false;
-                if !self.shared.leaves_unfinished() && !self.shared.holders_linger() {
+                // Others that are at work have unfinished changes.
+                let is_judged = !reclaims || audit.undisturbed(session, &span).await?;
+                if is_judged && !self.shared.leaves_unfinished() && !self.shared.holders_linger() {
                     self.shared.fail(format!("an audit of the pool: {problem}"));
                 }
             }
