@@ -55,7 +55,8 @@ impl Shard {
         Ok(Draft { table, hash, key, ptr, len, buf })
     }
 
-    /// Carries out a write whose block is allocated, by itself. `span` counts its first attempt; it is large, so it is moved once.
+    /// Carries out a write whose block is allocated, by itself. `span` counts its first attempt. It is large, so it is moved
+    /// once.
     async fn write_draft(
         &self,
         mode: Mode<'_>,
