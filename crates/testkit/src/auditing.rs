@@ -235,8 +235,8 @@ impl Auditor {
         Ok(())
     }
 
-    /// Walks over everything in the pool. Before it reclaims, it recovers. But a client may crash behind the recovery: so what is
-    /// unfinished then is a problem, and nothing is reclaimed.
+    /// Walks over everything in the pool. Before it reclaims, it recovers. But a client may crash behind the recovery. So if no
+    /// other one is at work, what is unfinished is a problem, and nothing is reclaimed.
     async fn walk(
         &self,
         session: &Rc<Session>,
@@ -254,12 +254,13 @@ impl Auditor {
         let mut audit = Audit::begin(session, &span).await?;
         let auditing = &self.shared.auditing;
         let (present, before) = (auditing.present(), auditing.registered.borrow().len());
+        let alone = reclaims && audit.undisturbed(session, &span).await?;
         let mut is_sound = true;
         for (_, index) in indexes {
-            for problem in index.audit(&mut audit, reclaims).await?.problems {
+            for problem in index.audit(&mut audit, alone).await?.problems {
                 is_sound = false;
-                // Others that are at work have unfinished changes.
-                let is_judged = !reclaims || audit.undisturbed(session, &span).await?;
+                // Others that have come meanwhile have unfinished changes.
+                let is_judged = !alone || audit.undisturbed(session, &span).await?;
                 if is_judged && !self.shared.leaves_unfinished() && !self.shared.holders_linger() {
                     self.shared.fail(format!("an audit of the pool: {problem}"));
                 }
