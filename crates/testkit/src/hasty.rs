@@ -5,9 +5,10 @@
 //! handles; nothing waits for the verbs that they have posted, and then the client closes. Their operations stay open in the
 //! history. What they leave is that of operations that are given up (`docs/async.md`).
 //!
-//! The judge of slots looks at the slot of each client that has closed: when the client has freed its slot, none of its intents is declared there any
-//! more, unless its lock was abandoned. Otherwise others take a lock over while verbs of its former holder may still land. And
-//! no two declarations of a client have the same number (I2 of `farindex_pool::intent`).
+//! The judge of slots looks at the slot of each client that has closed: when the client has freed its slot, none of
+//! its intents is declared there any more, unless its lock was abandoned. Otherwise others take a lock over while
+//! verbs of its former holder may still land. And no two declarations of a client have the same number (I2 of
+//! `farindex_pool::intent`).
 
 use crate::cancelling::within;
 use farindex_fabric::{Endpoint, NodeId};

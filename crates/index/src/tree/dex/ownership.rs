@@ -30,6 +30,8 @@ const UNREAD_MOST: Duration = Duration::from_millis(4);
 /// How often a heartbeat looks whether all operations have ended, before it leaves that to the next one.
 const LOOKS: u32 = 64;
 const PAUSE: Duration = Duration::from_micros(5);
+/// For how many leases an owner that is held up refuses no proposal: those that wait give up after two.
+const STANDS: u32 = 3;
 
 /// What the threads of a compute node share of an index.
 pub(super) struct Ownership {
@@ -59,6 +61,8 @@ pub(super) struct Ownership {
     pub(super) lease: Duration,
     /// When the gate was closed for operations that have not all ended since, in nanoseconds of the fabric's clock; or 0.
     held_up: AtomicU64,
+    /// The proposal that was not refused because of that, and when it was seen first.
+    left_standing: Mutex<(u64, Duration)>,
     /// Until when this compute node keeps what it has become the owner of, unless an operation has used it before; in
     /// nanoseconds of the fabric's clock.
     keeps_until: AtomicU64,
@@ -179,6 +183,7 @@ impl Ownership {
             answered_at: AtomicU64::new(0),
             lease: client.pool().lease(),
             held_up: AtomicU64::new(0),
+            left_standing: Mutex::default(),
             keeps_until: AtomicU64::new(0),
             awaited: AtomicU64::new(0),
             got_at: AtomicU64::new(0),
@@ -260,10 +265,19 @@ impl Ownership {
         self.held_up.store(since, Ordering::Relaxed);
         drained
     }
-    /// Is this compute node unable to give anything away, because operations have not ended for a lease?
-    pub(super) fn is_held_up(&self, now: Duration) -> bool {
+    /// Is a proposal that follows another map not to be refused yet? This compute node can give nothing away, because operations
+    /// have not ended for a lease, and those that wait for an answer have not found this word for as long as they need to know
+    /// that. Later it is refused, so that its proposer can ask others.
+    pub(super) fn leaves_standing(&self, proposal: u64, now: Duration) -> bool {
         let since = self.held_up.load(Ordering::Relaxed);
-        since != 0 && now.saturating_sub(Duration::from_nanos(since)) > self.lease
+        if since == 0 || now.saturating_sub(Duration::from_nanos(since)) <= self.lease {
+            return false;
+        }
+        let mut standing = self.left_standing.lock().unwrap_or_else(PoisonError::into_inner);
+        if standing.0 != proposal {
+            *standing = (proposal, now);
+        }
+        now.saturating_sub(standing.1) <= self.lease * STANDS
     }
     /// Is no operation inside, of those that begin behind an open gate? One that begins meanwhile finds the gate closed, or is
     /// counted in a part that is looked at later: the thread that closes the gate looks at all parts afterwards.

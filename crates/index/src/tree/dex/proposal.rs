@@ -137,7 +137,7 @@ impl Ownership {
         let done_before = word == proposal;
         if next.base != word && !done_before {
             // As long as it cannot give anything away, it is not to look like an owner that answers (bug 219).
-            if self.is_held_up(endpoint.now()) && !self.drain(endpoint).await {
+            if self.leaves_standing(proposal, endpoint.now()) && !self.drain(endpoint).await {
                 mark!("dex: held up, so a proposal is not refused");
                 self.open();
                 return Ok(());

@@ -90,6 +90,14 @@ fn an_owner_that_is_held_up_is_found_while_others_change_the_map() {
             let both: [Pin<Box<dyn Future<Output = ()> + '_>>; 2] = [Box::pin(asked), Box::pin(change)];
             join_all(both).await;
             assert!(changes.get() > 10, "{} changes", changes.get());
+            // Who has asked is free to ask others, while the owner is still held up.
+            third.give_up(far).await.expect("a range");
+            third.upsert(b"z", b"4").await.expect("what nobody owns");
+            let began = members[1].endpoint.now();
+            while asks.upsert(b"z", b"5").await.is_err() {
+                assert!(members[1].endpoint.now() - began < LEASE * 10, "it can ask nobody else");
+                members[1].endpoint.sleep(LEASE / 8).await;
+            }
             assert_eq!(held_up.await, Ok(Upsert::Updated));
             assert_eq!(asks.upsert(KEY, b"5").await, Ok(Upsert::Updated));
         };
