@@ -26,8 +26,9 @@ pub(super) struct Proposed {
 }
 
 impl Dex {
-    /// Ends what operations that were given up have left of changes of ownership. `alone`: no other client is at work.
-    pub(super) async fn end_ownership_changes(&self, alone: bool) -> Result<(), IndexError> {
+    /// Ends what operations that were given up have left of changes of ownership. `alone`: no other client was at work when the
+    /// audit began.
+    pub(super) async fn end_ownership_changes(&self, audit: &Audit, alone: bool) -> Result<(), IndexError> {
         let _turn = self.turn_to_acquire().await;
         if alone {
             // Otherwise its owner may take its time.
@@ -36,7 +37,7 @@ impl Dex {
                 Ok(()) | Err(IndexError::Locked { .. }) => {}
                 Err(error) => return Err(error),
             }
-            self.remove_outdated(&pin).await?;
+            self.remove_outdated(&pin, audit).await?;
         }
         // One that no map has come to name, for want of memory.
         if let Some(record) = self.own.take_unknown() {
@@ -45,19 +46,28 @@ impl Dex {
         Ok(())
     }
 
-    /// Takes proposals that follow another map than the one that counts off the records of other compute nodes, and frees them. No
-    /// other client is at work, so nobody waits for the answers. While the maps in between are there, they tell that such a
-    /// proposal never counted; later nobody could tell.
-    async fn remove_outdated(&self, pin: &Pin<'_>) -> Result<(), IndexError> {
+    /// Refuses proposals at the records of other compute nodes that follow another map than the one that counts, and frees them if
+    /// nobody waits for the answers: no other client was at work. While the maps in between are there, they tell that such a
+    /// proposal never counted; later nobody could tell. A client that has come meanwhile frees what it has proposed itself, as
+    /// it does when the owner refuses it (bug 222).
+    async fn remove_outdated(&self, pin: &Pin<'_>, audit: &Audit) -> Result<(), IndexError> {
         let (span, pending) = (pin.span(), self.own.is_pending());
         let (word, map) = self.latest_map(span).await?;
         for Proposed { record, proposal, block: (at, len), next } in self.proposed(span, (word, &map)).await? {
             if pending || next.base == word || Some(record) == self.own.record() {
                 continue;
             }
-            if span.cas(record.add(PROPOSAL), proposal, NONE).await? == proposal {
+            let answer = record.add(PROPOSAL);
+            if span.cas(answer, proposal, REFUSED).await? != proposal {
+                continue;
+            }
+            // After the CAS: who comes later has not made this proposal.
+            if audit.undisturbed(&self.session, span).await? {
                 mark!("dex: audit freed a proposed map that nobody waits for");
+                span.cas(answer, REFUSED, NONE).await?;
                 self.session.free(span, at, len).await?;
+            } else {
+                mark!("dex: audit refused a proposal of a client that has come meanwhile");
             }
         }
         Ok(())

@@ -489,7 +489,7 @@ impl TablePerNode for Dex {
 
     async fn audit(&self, audit: &mut Audit, alone: bool) -> Result<IndexAudit, IndexError> {
         self.flush().await?;
-        self.end_ownership_changes(alone).await?;
+        self.end_ownership_changes(audit, alone).await?;
         let report = self.tree().audit_entries(self, audit, alone, |key| self.hash(key)).await?;
         self.reach_ownership(audit).await?;
         Ok(report)

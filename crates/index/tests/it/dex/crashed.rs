@@ -1,9 +1,10 @@
-//! What owners and proposers leave that crash.
+//! What owners and proposers leave that crash, and audits that clear that away.
 
 use super::owners::{reclaim, settle, while_ticking};
 use super::{polled, tear};
 use farindex_index::dex::Config;
 use farindex_index::{Dex, Lifecycle, PointIndex, PoolIndex, Upsert};
+use farindex_pool::audit::Audit;
 use farindex_pool::layout::HOME;
 use farindex_pool::{PoolError, PoolOptions};
 use farindex_testkit::world::{Member, World};
@@ -68,6 +69,35 @@ fn an_audit_frees_what_a_crashed_client_has_proposed() {
         outlast(third).await;
         assert_eq!(settle(third, &last).await, (true, vec![], 0));
         drop((index, asks));
+    });
+}
+
+/// An audit looks whether other clients are at work, and then clients come. What one of them has proposed follows an old map. The
+/// audit must not free it under it (docs/bugs/222).
+#[test]
+fn an_audit_does_not_free_what_a_client_that_has_come_meanwhile_proposes() {
+    World::calm(1, 4 << 20).run(async |ctx| {
+        let pool = ctx.pool(&PoolOptions { lease: LEASE, ..PoolOptions::default() }).await;
+        let auditor = ctx.join(&pool).await;
+        let audited = Dex::create(&auditor.session, "dex", &Config::default()).await.expect("an index");
+        let mut audit = Audit::begin(&auditor.session, &auditor.span()).await.expect("an audit");
+        let alone = audit.undisturbed(&auditor.session, &auditor.span()).await.expect("a look");
+        let members = [auditor, ctx.join(&pool).await, ctx.join(&pool).await];
+        let [_, owner, proposer] = &members;
+        let index = Dex::open(&owner.session, "dex").await.expect("the index");
+        let asks = Dex::open(&proposer.session, "dex").await.expect("the index");
+        index.own((Bound::Included(&b"k"[..]), Bound::Unbounded)).await.expect("a range");
+        let mut asked = Box::pin(asks.upsert(b"z", b"1"));
+        assert_eq!(polled(40, asked.as_mut()).await, None);
+        // Another map counts.
+        assert_eq!(audited.upsert(b"a", b"2").await, Ok(Upsert::Inserted));
+        audited.audit(&mut audit, alone).await.expect("a walk");
+        assert_eq!(while_ticking(&members, asked).await, Ok(Upsert::Inserted));
+        while_ticking(&members, async { drop((index, asks)) }).await;
+        let [auditor, owner, proposer] = members;
+        proposer.close_while_ticking(&[&auditor, &owner]).await;
+        owner.close_while_ticking(&[&auditor]).await;
+        assert_eq!(settle(&auditor, &audited).await, (true, vec![], 0));
     });
 }
 
