@@ -180,8 +180,8 @@ impl Directory {
         Ok(())
     }
 
-    /// Reads the root without checking it: for the client that drops the index.
-    pub async fn learn_root(&self, span: &Span) -> Result<(), IndexError> {
+    /// Reads the root without checking it: who drops the index walks it, too.
+    async fn learn_root(&self, span: &Span) -> Result<(), IndexError> {
         let words = span.read(self.root, ROOT_LEN).await?;
         self.learn_chunks(words.words());
         Ok(())
@@ -385,22 +385,18 @@ impl Directory {
 
     /// Marks the index with this tag as dropped, if this is its root.
     pub async fn mark_dropped(span: &Span, root: RemotePtr, index_tag: u64) -> Result<(), IndexError> {
-        loop {
-            let words = span.read(root, (ROOT_INDEX_TAG + 1) * 8).await?;
-            let word = first_word(&words);
-            if words.words().get(ROOT_INDEX_TAG) != Some(&index_tag) || word & DROPPED != 0 {
-                return Ok(());
-            }
-            if span.cas(root, word, word | DROPPED).await? == word {
-                return Ok(());
-            }
+        let words = span.read(root, (ROOT_INDEX_TAG + 1) * 8).await?;
+        let word = first_word(&words);
+        if words.words().get(ROOT_INDEX_TAG) == Some(&index_tag) && word & DROPPED == 0 {
+            // Nothing but this mark ever changes the word: if the CAS fails, another client has set it.
+            span.cas(root, word, word | DROPPED).await?;
         }
+        Ok(())
     }
 
-    /// Frees the memory of a dropped directory that no operation uses any more. Its segments have been freed before.
+    /// Frees the memory of a dropped directory that no operation uses any more. Its segments have been freed before, so it was
+    /// [walked](Self::walk), and every chunk is known.
     pub async fn free(&self, session: &Session, span: &Span) -> Result<(), IndexError> {
-        let words = span.read(self.root, ROOT_LEN).await?;
-        self.learn_chunks(words.words());
         for chunk in 0..self.shape().chunks() {
             if let Some(at) = self.mirror.chunk(chunk) {
                 session.free(span, at, self.shape().words_of(chunk) * 8).await?;

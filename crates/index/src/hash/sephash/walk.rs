@@ -527,7 +527,6 @@ impl SepHash {
 
     /// Frees a table of a dropped index, with all of its entries, when no client can use it any more.
     pub(super) async fn free_table(&self, span: &Span, table: &Table) -> Result<(), IndexError> {
-        table.directory.learn_root(span).await?;
         for segment in self.segments(table, span, &mut Damage::fail).await? {
             self.free_segment(segment).await?;
             self.session.maintain().await?;
