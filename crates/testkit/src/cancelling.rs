@@ -63,15 +63,23 @@ impl Worker {
         if odds == 0 || self.session.is_none() || !self.rng.chance(odds) {
             return u64::MAX;
         }
-        if op != Op::Get || self.shared.lookups_lock {
-            match self.shared.gave_up.borrow_mut().entry(self.name / 10) {
-                Entry::Occupied(_) => return u64::MAX,
-                Entry::Vacant(entry) => entry.insert(self.endpoint.now()),
-            };
+        if (op != Op::Get || self.shared.lookups_lock) && !self.gives_a_write_up() {
+            return u64::MAX;
         }
         self.shared.cancelled.set(self.shared.cancelled.get() + 1);
         self.shared.commanding.leave_open(self.which, self.client());
         self.rng.below(8)
+    }
+
+    /// Notes that its client gives a write up, unless it has done so before.
+    pub(crate) fn gives_a_write_up(&self) -> bool {
+        match self.shared.gave_up.borrow_mut().entry(self.name / 10) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(entry) => {
+                entry.insert(self.endpoint.now());
+                true
+            }
+        }
     }
 
     /// May a get be set aside? Behind a lock table others on its key wait for it. Where lookups need ownership or take locks,

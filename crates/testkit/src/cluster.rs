@@ -178,8 +178,8 @@ fn try_seed(
     };
     // Where acknowledged changes are written back later, they are lost if a lock in their way stays held.
     let loses = index_under_test.may_lose().is_some();
-    let setup =
-        &if loses { Setup { holding: false, cancelling: 0, hasty: false, dropping: false, ..setup } } else { setup };
+    let kept = Setup { holding: false, cancelling: 0, hasty: false, dropping: false, sudden: false, ..setup.clone() };
+    let setup = &if loses { kept } else { setup };
     let mut rng = SimRng::new(seed, SETTINGS);
     let usual = index_under_test.config();
     let index_under_test: Rc<dyn IndexUnderTest> = index_under_test.draw(&mut rng).into();
@@ -294,6 +294,7 @@ fn try_seed(
         turnovers: Cell::new(0),
         dropping: setup.dropping,
         dropping_among_others: setup.dropping && index_under_test.is_dropped_among_others(),
+        sudden: setup.sudden,
         drops: Default::default(),
         commanding: Commanding::new(if index_under_test.is_divided() { setup.commanding } else { 0 }),
         auditing: Auditing::default(),
@@ -433,6 +434,9 @@ fn drive(
     let mut hastes = Vec::new();
     for number in 1..=clients {
         let me = sim.client();
+        if setup.sudden {
+            shared.stalling.may_drop(number, &me);
+        }
         if let Some(stall) = setup.stall.filter(|_| number == 2) {
             shared.stalling.once(number, &me, stall);
         } else if setup.stalling && !(setup.holding && number == HOLDER) && (number == 2 || stalls.chance(ODDS / 3)) {
@@ -441,6 +445,8 @@ fn drive(
         if setup.holding && number == HOLDER {
             let limit = Waits::hold(shared.lease, Queues::of(setup), setup.has_crashes());
             shared.stalling.hold(number, &me, SimRng::new(report.seed, HOLDING), limit);
+        } else if setup.sudden {
+            shared.stalling.may_drop(number, &me);
         }
         me.freeze_odds(freezing.0, freezing.1);
         if setup.crashes > 0 && number > 1 && rng.chance(setup.crashes) {

@@ -12,6 +12,7 @@ use farindex_index::audit::Damage;
 use farindex_index::{AnyIndex, IndexError, PointIndex};
 use farindex_pool::audit::Audit;
 use farindex_pool::{PoolError, Session, catalog};
+use farindex_sim::ODDS;
 use std::rc::Rc;
 
 /// How far the drop of an index has come.
@@ -59,16 +60,56 @@ impl Shared {
 }
 
 impl Worker {
+    /// Is the index to be dropped now, although other operations were to follow? One in 48, and most often in the midst of another
+    /// client's batch. Half of those that drop are stalled themselves.
+    pub(crate) fn drops_suddenly(&mut self) -> bool {
+        if !self.shared.sudden || self.shared.drop_of(self.which) != Dropping::No {
+            return false;
+        }
+        let odds = if self.shared.stalling.is_any_stalled() { ODDS / 4 } else { ODDS / 48 };
+        let drops = self.rng.chance(odds);
+        if drops && self.rng.chance(ODDS / 2) {
+            self.shared.stalling.drops(self.name / 10, &mut self.rng);
+        }
+        drops
+    }
+
+    /// After how many polls its drop of the index is given up, if it is: where operations are given up, half of those in the midst of
+    /// the run.
+    fn patience_of_drop(&mut self) -> u64 {
+        let gives_up = self.shared.sudden && self.shared.cancelling > 0 && self.rng.chance(ODDS / 2);
+        if !gives_up || self.shared.drop_of(self.which) != Dropping::No || !self.gives_a_write_up() {
+            return u64::MAX;
+        }
+        self.shared.cancelled.set(self.shared.cancelled.get() + 1);
+        let order = self.rng.within(0, 8);
+        self.rng.below(1 << order)
+    }
+
     /// Drops the index, if that is due and nobody has done it.
-    pub(crate) async fn drop_index(&self) {
+    pub(crate) async fn drop_index(&mut self) {
+        let polls = self.patience_of_drop();
         let Some(session) = self.session.as_ref().filter(|_| self.shared.dropping_among_others) else { return };
         let drop = &self.shared.drops[self.which as usize];
         if drop.get() != Dropping::No {
             return;
         }
         drop.set(Dropping::Begun);
-        match AnyIndex::drop_named(session, NAMES[self.which as usize]).await {
+        let dropping = || AnyIndex::drop_named(session, NAMES[self.which as usize]);
+        let dropped = match Self::with_patience(polls, dropping()).await {
+            Some(dropped) => dropped,
+            None if self.rng.chance(ODDS / 2) => dropping().await,
+            None => return,
+        };
+        let me = format!("client {} ", session.client().slot());
+        match dropped {
             Ok(()) => drop.set(Dropping::Done),
+            // What one of its own operations has left in the catalog is in nobody's way.
+            Err(IndexError::Pool(PoolError::Held { what, holder }))
+                if holder.starts_with(&me) && !holder.contains(" or ") =>
+            {
+                self.shared.fail(format!("dropping the index: {what} is held by this client itself, {holder}"));
+            }
             // The operations of a client that is held up, or that waits for clients that have crashed, take longer.
             Err(IndexError::Pool(PoolError::Held { .. }))
                 if self.shared.leaves_unfinished() || self.shared.holders_linger() => {}

@@ -89,6 +89,8 @@ pub struct Setup {
     pub refilling: bool,
     /// Indexes are dropped: see `dropping`.
     pub dropping: bool,
+    /// One of them in the midst of the run.
+    pub sudden: bool,
     /// Odds of a command before an operation, where keys are divided among compute nodes, and the answer is judged: see
     /// `commanding`.
     pub commanding: u32,
@@ -193,6 +195,7 @@ impl Default for Setup {
             pair: false,
             refilling: false,
             dropping: false,
+            sudden: false,
             commanding: 0,
             auditing: false,
             hasty: false,

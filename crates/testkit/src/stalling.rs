@@ -5,6 +5,7 @@
 
 use farindex_sim::{Client, ODDS, SimRng, Stall, StallAt};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// One stall at a chosen place, for sweeps.
@@ -38,6 +39,8 @@ struct Target {
 #[derive(Default)]
 pub(crate) struct Stalling {
     targets: RefCell<Vec<Target>>,
+    /// Clients that may be stalled while they drop an index, with their numbers.
+    droppers: RefCell<BTreeMap<u64, Client>>,
     /// The lease of the run, if clients may lose theirs.
     lease: Option<Duration>,
 }
@@ -70,6 +73,25 @@ impl Stalling {
         self.add(Target { number, client: client.clone(), further: None, left: u64::MAX, armed: 1 });
     }
 
+    /// This client may be stalled while it drops an index.
+    pub(crate) fn may_drop(&self, number: u64, client: &Client) {
+        self.droppers.borrow_mut().insert(number, client.clone());
+    }
+
+    /// A client is about to drop an index, and is stalled once meanwhile: most often early, when it has the index open and has not
+    /// marked it yet.
+    pub(crate) fn drops(&self, number: u64, rng: &mut SimRng) {
+        let Some(client) = self.droppers.borrow().get(&number).cloned() else { return };
+        let order = rng.within(0, 6);
+        let at = StallAt::Verb(client.verbs() + rng.within(1, 1 << order));
+        let whole = rng.chance(ODDS / 2);
+        let order = rng.within(0, 5);
+        let left = rng.within(1, 1 << order);
+        client.stall(Stall { at, whole, limit: Duration::from_nanos(1 << rng.within(17, 26)) });
+        let armed = client.stalls() + 1;
+        self.add(Target { number, client, further: None, left, armed });
+    }
+
     fn add(&self, target: Target) {
         self.targets.borrow_mut().push(target);
     }
@@ -88,6 +110,11 @@ impl Stalling {
                 target.arm(self.lease);
             }
         }
+    }
+
+    /// Is a client stalled now?
+    pub(crate) fn is_any_stalled(&self) -> bool {
+        self.targets.borrow().iter().any(|target| target.client.is_stalled())
     }
 
     /// Stalls that have begun.

@@ -69,11 +69,13 @@ pub enum Feature {
     Turnover,
     /// Keys and values are so short that an index may keep both in one word.
     Short,
+    /// Indexes are dropped in the midst of the run, most often while a client is stalled.
+    Sudden,
 }
 
 impl Feature {
     /// Every feature, in the order in which they are drawn.
-    pub const ALL: [Feature; 29] = [
+    pub const ALL: [Feature; 30] = [
         Feature::Stalls,
         Feature::Twins,
         Feature::Many,
@@ -103,6 +105,7 @@ impl Feature {
         Feature::Pausing,
         Feature::Turnover,
         Feature::Short,
+        Feature::Sudden,
     ];
 
     /// The odds that a seed has it.
@@ -110,6 +113,7 @@ impl Feature {
         match self {
             Feature::Quiet => ODDS / 32,
             Feature::Turnover => ODDS / 24,
+            Feature::Sudden => ODDS / 8,
             _ => ODDS / 3,
         }
     }
@@ -164,6 +168,7 @@ impl Feature {
             }
             Feature::Turnover => setup.turnover = true,
             Feature::Short => setup.short = true,
+            Feature::Sudden => (setup.dropping, setup.sudden) = (true, true),
             Feature::Commanding => setup.commanding = ODDS / 12,
             Feature::Cancelling => {
                 setup.cancelling = ODDS / 12;

@@ -104,6 +104,8 @@ pub(crate) struct Shared {
     pub(crate) dropping: bool,
     /// Does the first coroutine that is done drop its index?
     pub(crate) dropping_among_others: bool,
+    /// Does a coroutine drop its index in the midst of its operations?
+    pub(crate) sudden: bool,
     /// How far the drop of each index has come.
     pub(crate) drops: [Cell<Dropping>; 2],
     /// Who may own what.
@@ -505,6 +507,9 @@ impl Worker {
             let (op, key) = self.shared.workload.next(&mut self.rng);
             let begun = self.shared.commanding.begin(self.which, self.client(), Effect::Takes);
             let Some(op) = self.guard(op, &key).await else { return (self.index, self.endpoint) };
+            if self.drops_suddenly() {
+                break;
+            }
             let goes_on = if op == Op::Get && self.shared.recovering > 0 && self.rng.chance(self.shared.recovering) {
                 self.recover().await
             } else if op == Op::Get && self.shared.walking > 0 && self.rng.chance(self.shared.walking) {
