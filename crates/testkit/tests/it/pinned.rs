@@ -262,6 +262,12 @@ fn who_can_look_at_a_lock_rarely_fails_in_time() {
     passes("dex", 220_002_695, features(29));
 }
 
+/// A heartbeat that gives a partition away is given up, and another map counts before the next one (docs/bugs/223).
+#[test]
+fn an_owner_learns_of_what_it_has_given_away() {
+    passes("dex", 721_007_781, features_and_crashes(30));
+}
+
 /// A client leaves while the CAS that clears its intent is in flight (docs/bugs/221).
 #[test]
 fn a_slot_is_not_freed_while_an_intent_stands() {

@@ -136,6 +136,17 @@ impl Ownership {
         // An earlier heartbeat may have carried it out without learning of it.
         let done_before = word == proposal;
         if next.base != word && !done_before {
+            if tried {
+                // It may have counted, and others have changed the map since. Whatever it has given away is to be known before
+                // operations begin again (bug 223).
+                let Some(latest) = Map::read(span, self.tag, word).await? else {
+                    // It is damaged.
+                    self.end_answer();
+                    return Ok(());
+                };
+                mark!("dex: what a heartbeat has given away was learned of by a later map");
+                self.learn(word, &Arc::new(latest));
+            }
             // As long as it cannot give anything away, it is not to look like an owner that answers (bug 219).
             if self.leaves_standing(proposal, endpoint.now()) && !self.drain(endpoint).await {
                 mark!("dex: held up, so a proposal is not refused");

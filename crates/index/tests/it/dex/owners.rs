@@ -9,10 +9,11 @@ use farindex_pool::audit::Audit;
 use farindex_pool::reclaim::Reclaimed;
 use farindex_pool::{PoolOptions, catalog};
 use farindex_testkit::world::{Member, World, join_all};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::ops::Bound;
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -245,6 +246,43 @@ fn an_operation_that_waits_for_an_owner_keeps_its_place() {
         let took = second.endpoint.now() - began;
         assert!(took >= lease * 2 && took < lease * 3, "{took:?}");
     });
+}
+
+/// An owner carries a proposal out, and its heartbeat is given up before it has learned of that. Meanwhile the proposer leaves, and a
+/// third compute node takes what it has left: the map that counts is another one by then (docs/bugs/223).
+#[test]
+fn an_owner_learns_of_what_it_has_given_away_by_a_later_map() {
+    let taken = Rc::new(Cell::new(0));
+    for polls in 0..24 {
+        let count = Rc::clone(&taken);
+        World::calm(polls, 4 << 20).run(async move |ctx| {
+            let pool = ctx.pool(&PoolOptions::default()).await;
+            let members = [ctx.join(&pool).await, ctx.join(&pool).await, ctx.join(&pool).await];
+            let [first, second, third] = &members;
+            let index = Dex::create(&first.session, "dex", &Config::default()).await.expect("an index");
+            assert_eq!(index.upsert(b"key", b"1").await, Ok(Upsert::Inserted));
+            let leaves = Dex::open(&second.session, "dex").await.expect("the index");
+            assert_eq!(polled(40, leaves.upsert(b"key", b"2")).await, None);
+            // A proposal that is young stays: see `Ownership::keeps`.
+            first.endpoint.sleep(Duration::from_millis(10)).await;
+            _ = polled(polls, first.client.tick(&first.endpoint)).await;
+            drop(leaves);
+            second.endpoint.settle().await;
+            let takes = Dex::open(&third.session, "dex").await.expect("the index");
+            let took = polled(60, takes.upsert(b"key", b"3")).await;
+            assert!(matches!(took, None | Some(Ok(Upsert::Updated))), "{took:?}");
+            first.client.tick(&first.endpoint).await.expect("a heartbeat");
+            if took.is_some() {
+                assert_eq!(polled(40, index.upsert(b"key", b"4")).await, None, "after {polls} polls");
+            }
+            for (asks, value) in [(&index, b"4"), (&takes, b"5")] {
+                assert_eq!(while_ticking(&members, asks.upsert(b"key", value)).await, Ok(Upsert::Updated));
+            }
+            assert_eq!(index.get(b"key").await.expect("a lookup").as_deref(), Some(&b"5"[..]), "after {polls} polls");
+            count.set(count.get() + u32::from(took.is_some()));
+        });
+    }
+    assert!(taken.get() > 0, "no map came to count ahead of the answer");
 }
 
 /// A proposal was refused, and nobody took the answer. Much later the record has the answer to another compute node's proposal,
