@@ -23,8 +23,8 @@ pub(crate) struct Scheduler<'a> {
 
 impl Scheduler<'_> {
     /// Draws the schedule of a flight that was just posted. `skew`: extra latency of the connection to each node.
-    /// `may_fail`: the flight may complete with an error.
-    pub(crate) fn schedule(&mut self, number: u32, flight: &mut Flight, skew: &mut [u64], may_fail: bool) {
+    /// `errors`: the odds that the flight completes with an error, if it may.
+    pub(crate) fn schedule(&mut self, number: u32, flight: &mut Flight, skew: &mut [u64], errors: Option<u32>) {
         let swarm = self.swarm;
         let mut end = self.now;
         for lane in 0..flight.lanes.len() as u32 {
@@ -52,7 +52,7 @@ impl Scheduler<'_> {
             back += self.rng.tail(swarm.late_exponent);
         }
         let mut completion = end + back;
-        if may_fail && self.rng.chance(swarm.error) {
+        if errors.is_some_and(|odds| self.rng.chance(odds)) {
             self.stats.errors += 1;
             flight.fails = true;
             // The error may come before, between or after the effects, and any closed part of them may take place.

@@ -68,6 +68,11 @@ impl Client {
     pub fn freeze_odds(&self, odds: u32, exponent: u32) {
         self.set(|state| state.freeze_odds = (odds, exponent));
     }
+    /// Lets each of the client's batches fail with these odds (out of [`ODDS`](crate::ODDS)): any part of it takes effect, perhaps
+    /// after the error (N7).
+    pub fn error_odds(&self, odds: u32) {
+        self.set(|state| state.error_odds = odds);
+    }
     /// Stalls the client once: it is stopped between two verbs of a batch until [`end_stall`](Self::end_stall), or as long as
     /// the stall may last. Replaces a stall that has not begun.
     pub fn stall(&self, stall: Stall) {

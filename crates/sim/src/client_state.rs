@@ -57,6 +57,8 @@ pub(crate) struct ClientState {
     pub(crate) crash_in_batch: Option<(u64, CrashOutcome)>,
     /// Odds of freezing at each batch, for less than 2 to how many nanoseconds.
     pub(crate) freeze_odds: (u32, u32),
+    /// Odds that a batch fails (N7).
+    pub(crate) error_odds: u32,
     pub(crate) stall: StallState,
     pub(crate) cpu: ClientCpu,
 }
@@ -76,6 +78,7 @@ impl ClientState {
             crash_at: None,
             crash_in_batch: None,
             freeze_odds: (0, 0),
+            error_odds: 0,
             stall: StallState::default(),
             cpu: ClientCpu { host, busy_until: 0 },
         }

@@ -93,9 +93,10 @@ impl World {
         match mode {
             Mode::Adversary(swarm) => {
                 // The harness sees delays, but no errors.
-                let may_fail = conn.client != 0;
+                let of_client = clients[conn.client as usize].error_odds;
+                let errors = (conn.client != 0).then_some(swarm.error.max(of_client));
                 let mut scheduler = adversary::Scheduler { swarm, rng, queue, stats, now: *now };
-                scheduler.schedule(flight, state, &mut conn.skew, may_fail);
+                scheduler.schedule(flight, state, &mut conn.skew, errors);
             }
             Mode::Model(cluster) => {
                 cluster.send(*now, flight, state, &mut clients[conn.client as usize].cpu, queue);

@@ -178,7 +178,8 @@ fn try_seed(
     };
     // Where acknowledged changes are written back later, they are lost if a lock in their way stays held.
     let loses = index_under_test.may_lose().is_some();
-    let kept = Setup { holding: false, cancelling: 0, hasty: false, dropping: false, sudden: false, ..setup.clone() };
+    let kept = Setup { holding: false, cancelling: 0, hasty: false, failing: 0, ..setup.clone() };
+    let kept = Setup { dropping: false, sudden: false, ..kept };
     let setup = &if loses { kept } else { setup };
     let mut rng = SimRng::new(seed, SETTINGS);
     let usual = index_under_test.config();
@@ -295,6 +296,7 @@ fn try_seed(
         dropping: setup.dropping,
         dropping_among_others: setup.dropping && index_under_test.is_dropped_among_others(),
         sudden: setup.sudden,
+        failing: setup.failing > 0,
         drops: Default::default(),
         commanding: Commanding::new(if index_under_test.is_divided() { setup.commanding } else { 0 }),
         auditing: Auditing::default(),
@@ -434,9 +436,6 @@ fn drive(
     let mut hastes = Vec::new();
     for number in 1..=clients {
         let me = sim.client();
-        if setup.sudden {
-            shared.stalling.may_drop(number, &me);
-        }
         if let Some(stall) = setup.stall.filter(|_| number == 2) {
             shared.stalling.once(number, &me, stall);
         } else if setup.stalling && !(setup.holding && number == HOLDER) && (number == 2 || stalls.chance(ODDS / 3)) {
@@ -508,6 +507,7 @@ fn drive(
     let (given_up, left) = counts.fold((0, 0), |(a, b), (c, d)| (a + c, b + d));
     report.marks.insert("clients: heartbeats given up".to_owned(), given_up);
     report.marks.insert("clients: left in haste".to_owned(), left);
+    report.marks.insert("batches: failed".to_owned(), sim.stats().errors);
     if !outcome.is_done() {
         return Err(stuck(report, &outcome, ""));
     }

@@ -13,6 +13,7 @@
 //! lookups, too, now and then ask for what they READ. One that has failed or was given up may have left a proposal, which is
 //! carried out later: it counts as one that never ends.
 
+use crate::index_under_test::IndexUnderTest;
 use crate::worker::{Shared, Which, Worker};
 use farindex_index::IndexError;
 use farindex_index::dex::PartitionInfo;
@@ -276,6 +277,22 @@ impl Shared {
 impl Worker {
     pub(crate) fn client(&self) -> u64 {
         self.name / 10
+    }
+
+    /// Gives a command, if one is drawn; `false` if the client has lost its lease.
+    pub(crate) async fn command(&mut self, under_test: &dyn IndexUnderTest) -> bool {
+        // A generator of its own, so that kinds without commands draw what they have always drawn.
+        let mut dice = SimRng::new(self.rng.clone().word(), self.name);
+        let key = self.shared.workload.next(&mut dice).1;
+        let index = Rc::clone(&self.index);
+        let Some(command) = under_test.command(&index, &mut dice, key) else { return true };
+        let begun = self.shared.commanding.begin(self.which, self.client(), Effect::Both);
+        match command.await {
+            Ok(()) => self.shared.commanding.end(begun),
+            Err(error) if Shared::refuses_command(&error) => {}
+            Err(error) => return self.failed(error, || "a command".to_owned()),
+        }
+        true
     }
 
     /// Gives commands that are judged, if that is drawn; `false` if the client has lost its lease.

@@ -5,9 +5,9 @@ use crate::cancelling::Given;
 use crate::cluster::{PAIR, SHORT_LEASE, WORKERS, session_of};
 use crate::hasty::{ClosingSlot, Haste};
 use crate::worker::{Shared, Which, Worker, is_eviction};
-use farindex_fabric::Endpoint;
+use farindex_fabric::{Endpoint, FabricError};
 use farindex_index::{AnyIndex, IndexError};
-use farindex_pool::{Client, Pool, Session};
+use farindex_pool::{Client, Pool, PoolError, Session};
 use farindex_sim::{CrashOutcome, ODDS, Sim, SimRng};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -97,12 +97,18 @@ impl Node {
             spawn(worker, operations, pause, Rc::clone(&working));
         }
         drop(handles);
+        self.me.error_odds(self.setup.failing);
         let beat = self.rng.within(10, 19) as u32;
         let mut beats = 0;
         while working.get() > 0 {
-            match &self.haste {
-                Some(haste) => haste.tick(&client, &endpoint).await?,
-                None => client.tick(&endpoint).await?,
+            let beaten = match &self.haste {
+                Some(haste) => haste.tick(&client, &endpoint).await,
+                None => client.tick(&endpoint).await,
+            };
+            match beaten {
+                // The next one does it.
+                Err(PoolError::Fabric(error)) if self.shared.failing && error != FabricError::Revoked => {}
+                beaten => beaten?,
             }
             beats += 1;
             if client.keeps_lease(endpoint.now()) && self.me.is_revoked() {
@@ -116,6 +122,7 @@ impl Node {
             let least = if waits && !often { self.pool.lease() / 500 } else { Duration::ZERO };
             endpoint.sleep(pause.max(least)).await;
         }
+        self.me.error_odds(0);
         if self.shared.vanishing {
             // Its process ends without a word.
             self.me.crash(CrashOutcome::Landed);

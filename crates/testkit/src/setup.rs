@@ -91,6 +91,8 @@ pub struct Setup {
     pub dropping: bool,
     /// One of them in the midst of the run.
     pub sudden: bool,
+    /// Odds that a batch of a client at work fails.
+    pub failing: u32,
     /// Odds of a command before an operation, where keys are divided among compute nodes, and the answer is judged: see
     /// `commanding`.
     pub commanding: u32,
@@ -196,6 +198,7 @@ impl Default for Setup {
             refilling: false,
             dropping: false,
             sudden: false,
+            failing: 0,
             commanding: 0,
             auditing: false,
             hasty: false,

@@ -71,11 +71,13 @@ pub enum Feature {
     Short,
     /// Indexes are dropped in the midst of the run, most often while a client is stalled.
     Sudden,
+    /// Batches of clients at work fail: what they have posted may take effect or not, or later.
+    Failing,
 }
 
 impl Feature {
     /// Every feature, in the order in which they are drawn.
-    pub const ALL: [Feature; 30] = [
+    pub const ALL: [Feature; 31] = [
         Feature::Stalls,
         Feature::Twins,
         Feature::Many,
@@ -106,6 +108,7 @@ impl Feature {
         Feature::Turnover,
         Feature::Short,
         Feature::Sudden,
+        Feature::Failing,
     ];
 
     /// The odds that a seed has it.
@@ -169,6 +172,10 @@ impl Feature {
             Feature::Turnover => setup.turnover = true,
             Feature::Short => setup.short = true,
             Feature::Sudden => (setup.dropping, setup.sudden) = (true, true),
+            Feature::Failing => {
+                setup.failing = rng.pick(&[ODDS / 1024, ODDS / 256, ODDS / 64]).unwrap_or_default();
+                setup.lease = setup.lease.min(Duration::from_millis(120));
+            }
             Feature::Commanding => setup.commanding = ODDS / 12,
             Feature::Cancelling => {
                 setup.cancelling = ODDS / 12;

@@ -106,6 +106,8 @@ pub(crate) struct Shared {
     pub(crate) dropping_among_others: bool,
     /// Does a coroutine drop its index in the midst of its operations?
     pub(crate) sudden: bool,
+    /// May batches fail?
+    pub(crate) failing: bool,
     /// How far the drop of each index has come.
     pub(crate) drops: [Cell<Dropping>; 2],
     /// Who may own what.
@@ -160,7 +162,7 @@ impl Shared {
     }
     /// May operations be dropped before they have completed?
     pub(crate) fn gives_up(&self) -> bool {
-        self.cancelling > 0 || self.hasty
+        self.cancelling > 0 || self.hasty || self.failing
     }
     /// May locks and memory be left that nobody releases?
     pub(crate) fn leaves_unfinished(&self) -> bool {
@@ -349,6 +351,13 @@ impl Worker {
                 return false;
             }
             error if self.shared.says_dropped(self.which, &error) => return false,
+            // What it has posted may take effect or not, or later. Its client goes soon, as one does that has given a write up.
+            IndexError::Fabric(error) if self.shared.failing && error != FabricError::Revoked => {
+                self.gives_a_write_up();
+            }
+            // Each operation that has failed may have left an intent cell that cannot be used any more.
+            IndexError::Pool(PoolError::Held { holder, .. })
+                if self.shared.failing && holder == "its own operations" => {}
             // The lookups of a scan, or of many keys.
             IndexError::Pool(PoolError::Full { .. }) | IndexError::NotOwner { .. } if self.shared.lookups_own => {
                 self.shared.refused.set(self.shared.refused.get() + 1);
@@ -457,22 +466,6 @@ impl Worker {
         }
     }
 
-    /// Gives a command, if one is drawn; `false` if the client has lost its lease.
-    async fn command(&mut self, under_test: &dyn IndexUnderTest) -> bool {
-        // A generator of its own, so that kinds without commands draw what they have always drawn.
-        let mut dice = SimRng::new(self.rng.clone().word(), self.name);
-        let key = self.shared.workload.next(&mut dice).1;
-        let index = Rc::clone(&self.index);
-        let Some(command) = under_test.command(&index, &mut dice, key) else { return true };
-        let begun = self.shared.commanding.begin(self.which, self.client(), Effect::Both);
-        match command.await {
-            Ok(()) => self.shared.commanding.end(begun),
-            Err(error) if Shared::refuses_command(&error) => {}
-            Err(error) => return self.failed(error, || "a command".to_owned()),
-        }
-        true
-    }
-
     /// Opens the index again, if that is drawn: whatever its handle has cached is gone. `false` if the client has lost its
     /// lease.
     async fn reopen(&mut self) -> bool {
@@ -531,7 +524,7 @@ impl Worker {
             }
             self.shared.commanding.end(begun);
             self.shared.stalling.completed(self.name / 10);
-            if self.shared.cancelling > 0 && !self.take_up().await {
+            if (self.shared.cancelling > 0 || self.shared.failing) && !self.take_up().await {
                 break;
             }
         }

@@ -58,6 +58,7 @@ fn every_kind_survives_the_swarm() {
             totals.assert_marks([
                 "clients: heartbeats given up",
                 "clients: left in haste",
+                "batches: failed",
                 "operations: pauses of walks",
             ]);
             both.merge(totals);
