@@ -1,9 +1,10 @@
 //! Indexes are dropped: while others work on them, or in the end.
 //!
-//! Invariants: the first coroutine that has carried out all of its operations drops its index, so nothing is drawn for that; the
-//! last client drops what is left. Before a drop has begun, no operation may say that the index has been dropped. When it has completed, nobody finds the index any
-//! more, and no operation on it that begins then succeeds. All of its memory is free in the end: by the drop, or, where its
-//! client did not live to end it, by the last client's reclamation.
+//! Invariants: the first coroutine that has carried out all of its operations drops its index, so nothing is drawn for that;
+//! a sudden drop is drawn ahead of each operation, where a run has them. The last client drops what is left. Before a drop has
+//! begun, no operation may say that the index has been dropped. When it has completed, nobody finds the index any more, and
+//! no operation on it that begins then succeeds. All of its memory is free in the end: by the drop, or, where its client did not
+//! live to end it or has given it up, by the last client's reclamation.
 
 use crate::index_under_test::NAMES;
 use crate::worker::{Shared, Which, Worker};

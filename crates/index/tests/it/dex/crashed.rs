@@ -72,8 +72,8 @@ fn an_audit_frees_what_a_crashed_client_has_proposed() {
     });
 }
 
-/// An audit looks whether other clients are at work, and then clients come. What one of them has proposed follows an old map. The
-/// audit must not free it under it (docs/bugs/222).
+/// An audit looks whether other clients are at work, and then clients come. What one of them has proposed follows an old map, and
+/// that client frees it itself (docs/bugs/222).
 #[test]
 fn an_audit_does_not_free_what_a_client_that_has_come_meanwhile_proposes() {
     World::calm(1, 4 << 20).run(async |ctx| {
