@@ -88,6 +88,8 @@ pub(crate) async fn judge(shared: &Shared, session: &Rc<Session>, config: &Index
         shared.turnovers.set(shared.turnovers.get() + 1);
     }
     drop(index);
+    // A batch that holds a pin and that nobody awaits may take longer than a drop waits.
+    session.endpoint().settle().await;
     AnyIndex::drop_named(session, NAME).await?;
     session.drain().await?;
     Ok(())

@@ -122,11 +122,14 @@ impl Client {
     }
 
     /// Describes the clients that keep the epoch from advancing: those that have not quiesced in the epoch that this
-    /// client knows.
+    /// client knows. This client's own operations may keep it as well, and batches that hold a pin and have not ended.
     pub async fn laggards(&self, span: &Span) -> Result<String, PoolError> {
         let (epoch, all) = (self.epoch(), clients(&self.pool, span).await?);
         let lagging = all.iter().filter(|other| other.slot != self.slot && other.record.quiesced < epoch);
-        let words: Vec<_> = lagging.map(|other| describe(&all, other.slot, None)).collect();
+        let mut words: Vec<_> = lagging.map(|other| describe(&all, other.slot, None)).collect();
+        if lock(&self.pins).iter().filter_map(|pin| pin.get()).any(|pinned| pinned < epoch) {
+            words.push("an operation of this client".to_owned());
+        }
         Ok(if words.is_empty() { "a client that has just quiesced".to_owned() } else { words.join(" or ") })
     }
 

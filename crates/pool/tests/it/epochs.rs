@@ -75,6 +75,34 @@ fn oldest_operation_of_a_session_holds_the_epoch() {
     assert_eq!(epoch(&rig), third.epoch() + 1);
 }
 
+/// A drop says who is in its way.
+#[test]
+fn who_keeps_the_epoch_is_named_also_where_it_is_the_client_itself() {
+    let rig = Rig::new(8);
+    let (one, other) = (rig.join(), rig.join());
+    let sessions = (one.session(), other.session());
+    let tick = || {
+        for _ in 0..4 {
+            one.tick();
+            other.tick();
+        }
+    };
+    let named = || {
+        let span = sessions.0.span(OpKind::Other);
+        one.run(sessions.0.client().laggards(&span)).expect("a look")
+    };
+    tick();
+    let pin = sessions.0.pin(sessions.0.span(OpKind::Get)).expect("holds");
+    tick();
+    assert_eq!(named(), "an operation of this client");
+    drop(pin);
+    tick();
+    let pin = sessions.1.pin(sessions.1.span(OpKind::Get)).expect("holds");
+    tick();
+    assert!(named().starts_with(&format!("client {} ", sessions.1.client().slot())), "{}", named());
+    drop(pin);
+}
+
 #[test]
 fn hold_keeps_the_epoch_after_its_operation_and_session_end() {
     let rig = Rig::new(8);
