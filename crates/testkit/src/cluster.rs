@@ -247,7 +247,8 @@ fn try_seed(
     }
     // Where lookups need ownership, operations also wait for what others are about to own.
     let is_judged = !setup.has_crashes() && lease <= SHORT_LEASE && !loses;
-    let waits = Waits::new(lease, Queues::of(setup), is_judged, setup.holding.then_some(HOLDER));
+    let waits =
+        Waits::new(lease, Queues::of(setup, index_under_test.is_divided()), is_judged, setup.holding.then_some(HOLDER));
     let shared = Rc::new(Shared {
         workload,
         recorders: [Recorder::new(), Recorder::new()],
@@ -442,7 +443,8 @@ fn drive(
             shared.stalling.repeatedly(number, &me, SimRng::new(stalls.word(), STALLS));
         }
         if setup.holding && number == HOLDER {
-            let limit = Waits::hold(shared.lease, Queues::of(setup), setup.has_crashes());
+            let limit =
+                Waits::hold(shared.lease, Queues::of(setup, index_under_test.is_divided()), setup.has_crashes());
             shared.stalling.hold(number, &me, SimRng::new(report.seed, HOLDING), limit);
         } else if setup.sudden {
             shared.stalling.may_drop(number, &me);

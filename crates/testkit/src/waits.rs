@@ -1,12 +1,12 @@
 //! Judges how long operations wait for others: nobody waits for a client for ever, even if that client lives and holds a
 //! lock.
 //!
-//! Invariants: an operation that waits for a lock fails when the lock has had the same holder for two leases. One client of a
-//! run may be held up, with a lock, for longer than any chain of such waits takes. Then each operation of another
-//! client ends before that client goes on, or it would have waited for ever. Operations of the client that is held up wait
-//! for their own verbs, and count no more than those of clients that may crash. A recovery READs the whole index, so the time
-//! of its own verbs does not count. Nor do operations that insert the first keys: nobody else is there, but a table may grow
-//! until the pool is full.
+//! Invariants: an operation that waits for a lock fails when the lock has had the same holder for two leases. One that waits for
+//! a partition lets each other compute node that has priority go first, for a lease (D13 of DEX). One client of a run may be held
+//! up, with a lock, for longer than any chain of such waits takes. Then each operation of another client ends before that
+//! client goes on, or it would have waited for ever. Operations of the client that is held up wait for their own verbs, and
+//! count no more than those of clients that may crash. A recovery READs the whole index, so the time of its own verbs does not
+//! count. Nor do operations that insert the first keys: nobody else is there, but a table may grow until the pool is full.
 
 use crate::setup::Setup;
 use crate::worker::{PRELOADING, Worker};
@@ -15,7 +15,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::time::Duration;
 
-/// Leases for which an operation may wait, in addition to two for each operation that may be in front of it in a local queue.
+/// Leases for which an operation may wait, in addition to those for each operation that may be in front of it in a local queue.
 const LEAST: u64 = 7;
 
 /// A batch that takes longer fails, because its memory node counts as silent.
@@ -37,11 +37,21 @@ pub(crate) struct Queues {
     coroutines: u64,
     /// Is there a lock table in front of the index?
     coalesces: bool,
+    /// Compute nodes that may have their turn ahead of each operation: where keys are divided among compute nodes, all others.
+    rivals: u64,
 }
 
 impl Queues {
-    pub(crate) fn of(setup: &Setup) -> Self {
-        Queues { coroutines: setup.coroutines.1, coalesces: setup.coalescing.is_some() }
+    /// `is_divided`: are keys divided among compute nodes?
+    pub(crate) fn of(setup: &Setup, is_divided: bool) -> Self {
+        let rivals = if is_divided { setup.clients.1.saturating_sub(1) } else { 0 };
+        Queues { coroutines: setup.coroutines.1, coalesces: setup.coalescing.is_some(), rivals }
+    }
+
+    /// Leases until the last operation has failed: a lock has had the same holder for two, or an operation of each rival has gone
+    /// first for one.
+    fn leases(self) -> u64 {
+        (2 + self.rivals) * self.most_in_front()
     }
 
     /// Operations that fail one after the other until an operation fails that waits with them.
@@ -57,7 +67,7 @@ impl Queues {
 impl Waits {
     /// `queues`: where operations wait for others of their client. `holder`: the client that is held up.
     pub(crate) fn new(lease: Duration, queues: Queues, is_judged: bool, holder: Option<u64>) -> Self {
-        let leases = u32::try_from(LEAST + 2 * queues.most_in_front()).unwrap_or(u32::MAX / 4);
+        let leases = u32::try_from(LEAST + queues.leases()).unwrap_or(u32::MAX / 4);
         Waits { limit: is_judged.then(|| lease * leases), holder }
     }
     /// Is a client held up?
@@ -105,6 +115,7 @@ pub(crate) async fn without_own_verbs<T>(endpoint: &Endpoint, operation: impl Fu
 #[cfg(test)]
 mod tests {
     use super::{Queues, without_own_verbs};
+    use crate::Setup;
     use farindex_fabric::{NodeId, OpKind, RemotePtr};
     use farindex_sim::{Config, Sim};
     use std::time::Duration;
@@ -134,8 +145,14 @@ mod tests {
 
     #[test]
     fn two_queues_are_longer_than_one() {
-        let most = |coroutines, coalesces| Queues { coroutines, coalesces }.most_in_front();
+        let most = |coroutines, coalesces| Queues { coroutines, coalesces, rivals: 0 }.most_in_front();
         assert_eq!([1, 3, 7].map(|coroutines| most(coroutines, false)), [1, 3, 7]);
         assert_eq!([1, 3, 7].map(|coroutines| most(coroutines, true)), [1, 4, 16]);
+    }
+
+    #[test]
+    fn operations_of_other_compute_nodes_go_first_only_where_keys_are_divided_among_them() {
+        let setup = Setup { clients: (2, 4), coroutines: (1, 3), ..Setup::default() };
+        assert_eq!([false, true].map(|is_divided| Queues::of(&setup, is_divided).leases()), [2 * 3, (2 + 3) * 3]);
     }
 }

@@ -138,14 +138,11 @@ impl Ownership {
         if next.base != word && !done_before {
             if tried {
                 // It may have counted, and others have changed the map since. Whatever it has given away is to be known before
-                // operations begin again (bug 223).
-                let Some(latest) = Map::read(span, self.tag, word).await? else {
-                    // It is damaged.
-                    self.end_answer();
-                    return Ok(());
-                };
+                // operations begin again (bug 223). Where the map that counts is damaged, the proposal itself says what that is.
+                let latest = Map::read(span, self.tag, word).await?;
+                let (known, latest) = latest.map_or((proposal, next), |latest| (word, Arc::new(latest)));
                 mark!("dex: what a heartbeat has given away was learned of by a later map");
-                self.learn(word, &Arc::new(latest));
+                self.learn(known, &latest);
             }
             // As long as it cannot give anything away, it is not to look like an owner that answers (bug 219).
             if self.leaves_standing(proposal, endpoint.now()) && !self.drain(endpoint).await {

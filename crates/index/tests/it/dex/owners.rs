@@ -1,13 +1,13 @@
 //! Owners: what one compute node owns, another one asks for; what it does not give; who takes what a closed handle leaves.
 
 use super::polled;
-use farindex_fabric::OpKind;
 use farindex_fabric::memory::Delivery;
+use farindex_fabric::{OpKind, RemotePtr};
 use farindex_index::dex::{Config, Foreign, Moves};
 use farindex_index::{Dex, IndexError, Lifecycle, PointIndex, PoolIndex, Upsert};
 use farindex_pool::audit::Audit;
 use farindex_pool::reclaim::Reclaimed;
-use farindex_pool::{PoolOptions, catalog};
+use farindex_pool::{PoolError, PoolOptions, catalog};
 use farindex_testkit::world::{Member, World, join_all};
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -252,6 +252,44 @@ fn an_operation_that_waits_for_an_owner_keeps_its_place() {
 /// third compute node takes what it has left: the map that counts is another one by then (docs/bugs/223).
 #[test]
 fn an_owner_learns_of_what_it_has_given_away_by_a_later_map() {
+    giving_up_heartbeats(async |members, index, takes, (polls, took)| {
+        members[0].client.tick(&members[0].endpoint).await.expect("a heartbeat");
+        if took {
+            assert_eq!(polled(40, index.upsert(b"key", b"4")).await, None, "after {polls} polls");
+        }
+        for (asks, value) in [(index, b"4"), (takes, b"5")] {
+            assert_eq!(while_ticking(members, asks.upsert(b"key", value)).await, Ok(Upsert::Updated));
+        }
+        assert_eq!(index.get(b"key").await.expect("a lookup").as_deref(), Some(&b"5"[..]), "after {polls} polls");
+    });
+}
+
+/// The same, and that map is damaged when the owner looks for it: then nobody can tell who owns what.
+#[test]
+fn an_owner_does_not_go_on_with_what_it_has_given_away_where_the_map_is_damaged() {
+    giving_up_heartbeats(async |members, index, _, (polls, took)| {
+        if !took {
+            return;
+        }
+        let (first, span) = (&members[0], members[0].span());
+        let info = catalog::list(first.session.pool(), &span).await.expect("the catalog").remove(0);
+        let word_at = async |at: RemotePtr| span.read(at, 8).await.expect("a word").words()[0];
+        let anchor = RemotePtr::from_bits(word_at(info.root).await);
+        let map = RemotePtr::from_slot(word_at(anchor.add(16)).await).add(8);
+        let damaged = word_at(map).await ^ 1;
+        span.write(map, first.endpoint.buf_from_words(&[damaged])).await.expect("damage");
+        for _ in 0..2 {
+            first.client.tick(&first.endpoint).await.expect("a heartbeat");
+        }
+        let wrote = while_ticking(members, index.upsert(b"key", b"4")).await;
+        assert!(matches!(wrote, Err(IndexError::Pool(PoolError::Corrupt { .. }))), "after {polls} polls: {wrote:?}");
+    });
+}
+
+/// Gives a heartbeat of an owner up at each of its polls, in the midst of the answer to a proposal, and lets a third compute node take
+/// what the proposer has left. `then` gets the members, the indexes of the owner and of the third one, the poll, and whether the third
+/// one has taken something.
+fn giving_up_heartbeats(then: impl AsyncFn(&[Member], &Dex, &Dex, (u64, bool)) + Copy + 'static) {
     let taken = Rc::new(Cell::new(0));
     for polls in 0..24 {
         let count = Rc::clone(&taken);
@@ -271,15 +309,8 @@ fn an_owner_learns_of_what_it_has_given_away_by_a_later_map() {
             let takes = Dex::open(&third.session, "dex").await.expect("the index");
             let took = polled(60, takes.upsert(b"key", b"3")).await;
             assert!(matches!(took, None | Some(Ok(Upsert::Updated))), "{took:?}");
-            first.client.tick(&first.endpoint).await.expect("a heartbeat");
-            if took.is_some() {
-                assert_eq!(polled(40, index.upsert(b"key", b"4")).await, None, "after {polls} polls");
-            }
-            for (asks, value) in [(&index, b"4"), (&takes, b"5")] {
-                assert_eq!(while_ticking(&members, asks.upsert(b"key", value)).await, Ok(Upsert::Updated));
-            }
-            assert_eq!(index.get(b"key").await.expect("a lookup").as_deref(), Some(&b"5"[..]), "after {polls} polls");
             count.set(count.get() + u32::from(took.is_some()));
+            then(&members, &index, &takes, (polls, took.is_some())).await;
         });
     }
     assert!(taken.get() > 0, "no map came to count ahead of the answer");
