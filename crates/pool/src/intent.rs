@@ -89,7 +89,12 @@ impl Session {
             }
             if self.endpoint().now() >= until {
                 let what = format!("every intent cell of this client on memory node {node}");
-                return Err(PoolError::Held { what, holder: "its own operations".to_owned() });
+                let cells = self.client().cells(node)?;
+                let holder = match cells.any_taken() || cells.any_own_uncleared() {
+                    true => "its own operations",
+                    false => "operations of clients that had its slot before",
+                };
+                return Err(PoolError::Held { what, holder: holder.to_owned() });
             }
             pause = (pause * 2).min(Duration::from_millis(1));
         }

@@ -26,6 +26,11 @@ impl Client {
         Ok(())
     }
 
+    /// Is there a cell on each node that an operation can take?
+    pub(super) fn can_declare(&self) -> bool {
+        self.intents.iter().all(|cells| cells.left_uncleared() != cells.all())
+    }
+
     /// Reads the cells that were left with an intent, and makes those usable whose intent is cleared by now. Clears
     /// intents of former owners of the slot if their locks are free: an evicted client never takes them again.
     pub(crate) async fn reclaim_intent_cells(&self, endpoint: &Endpoint, node: NodeId) -> Result<(), PoolError> {

@@ -9,7 +9,7 @@ use super::{Client, nanos};
 use crate::faults::{Fault, planted};
 use crate::layout::{ACTIVE, CLIENT_SLOT_LEN, ClientSlot, HOME, first_word, header, header_word, registration, taken};
 use crate::lease::{LeaseWatch, evict, identity_of, parse_slots, read_slots};
-use crate::{Pool, PoolError};
+use crate::{Pool, PoolError, mark};
 use farindex_fabric::{Endpoint, Identity, OpKind, Span, cold};
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -18,7 +18,8 @@ use std::time::Duration;
 
 impl Client {
     /// Takes a client slot. If all slots are taken, evicts clients that are gone or whose lease has expired, and fails
-    /// slightly more than a lease later if none has.
+    /// slightly more than a lease later if none has. A slot in which every intent cell of a memory node still has an intent of a
+    /// former owner is taken only if there is no other one.
     pub async fn register(pool: &Pool, identity: Identity, endpoint: &Endpoint) -> Result<Arc<Client>, PoolError> {
         cold(Self::register_inner(pool, identity, endpoint)).await
     }
@@ -28,6 +29,8 @@ impl Client {
         let lease = pool.lease();
         let mut watch = LeaseWatch::default();
         let mut until = None;
+        // Slots without an intent cell that can be used, and whether such a slot will do.
+        let (mut without_cells, mut needs_cells) = (Vec::new(), true);
         loop {
             let began = endpoint.now();
             let slots = read_slots(&span, pool).await?;
@@ -35,6 +38,9 @@ impl Client {
             watch.observe(slots, began, endpoint.now());
             let mut raced = false;
             for (slot, seen) in (0..).zip(slots).filter(|(_, slot)| slot.vacant()) {
+                if needs_cells && without_cells.contains(&slot) {
+                    continue;
+                }
                 let state = taken(seen.state);
                 if span.cas(pool.geometry(HOME).client(slot), seen.state, state).await? == seen.state
                     && let Some((epoch, heartbeat)) =
@@ -67,7 +73,13 @@ impl Client {
                         lingering: Mutex::default(),
                     };
                     client.adopt_intent_cells(&span).await?;
-                    return Ok(Arc::new(client));
+                    let client = Arc::new(client);
+                    if !needs_cells || client.can_declare() {
+                        return Ok(client);
+                    }
+                    mark!("register: slot without an intent cell that can be used");
+                    without_cells.push(slot);
+                    client.close(endpoint).await?;
                 }
                 raced = true;
             }
@@ -83,6 +95,10 @@ impl Client {
                 evicted |= evict(pool, &span, slot as u64, record).await?;
             }
             if evicted {
+                continue;
+            }
+            if needs_cells && !without_cells.is_empty() {
+                needs_cells = false;
                 continue;
             }
             let now = endpoint.now();

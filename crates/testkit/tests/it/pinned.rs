@@ -273,3 +273,10 @@ fn an_owner_learns_of_what_it_has_given_away() {
 fn a_slot_is_not_freed_while_an_intent_stands() {
     passes("shard", 400_004_529, features(29));
 }
+
+/// All intent cells of a slot have intents of clients that had it before (docs/bugs/224).
+#[test]
+fn a_client_does_not_take_a_slot_without_a_usable_cell() {
+    passes("chime", 743_000_734, features(31));
+    passes("sherman", 744_001_234, features(31));
+}
