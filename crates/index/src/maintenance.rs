@@ -128,20 +128,37 @@ pub(crate) async fn hand_out(blocks: Vec<Block>, entries: &Entries) -> Result<u6
 /// Waits until every operation has ended that began before the index was marked as dropped. A client that does not
 /// quiesce for two leases is an error.
 pub(crate) async fn wait_for_grace_period(session: &Session, span: &Span, name: &str) -> Result<(), IndexError> {
-    let endpoint = session.endpoint();
-    let marked = session.client().epoch() + 1;
     let mut waited = Waited::default();
-    while !farindex_pool::epoch::grace_period_elapsed(marked, session.client().epoch()) {
-        if waited.look(session) > session.pool().lease() * 2 {
-            let what = format!("the memory of index {name:?}");
-            let holder = session.client().laggards(span).await?;
-            return Err(PoolError::Held { what, holder }.into());
-        }
-        session.client().tick(endpoint).await?;
-        endpoint.sleep(Duration::from_micros(20)).await;
+    if grace_period(session, || waited.look(session) <= session.pool().lease() * 2).await? {
+        return Ok(());
     }
-    Ok(())
+    let what = format!("the memory of index {name:?}");
+    let holder = session.client().laggards(span).await?;
+    Err(PoolError::Held { what, holder }.into())
 }
+
+/// Sends heartbeats until the grace period of what was retired so far has elapsed, as long as the caller goes on; returns whether
+/// it has elapsed. The others publish in heartbeats of their own how far they have come: to ask them more and more often helps
+/// nobody.
+pub(crate) async fn grace_period(session: &Session, mut goes_on: impl FnMut() -> bool) -> Result<bool, IndexError> {
+    let (client, endpoint) = (session.client(), session.endpoint());
+    let marked = client.epoch() + 1;
+    let most = (session.pool().lease() / 16).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+    let mut pause = SHORTEST_PAUSE;
+    while !farindex_pool::epoch::grace_period_elapsed(marked, client.epoch()) {
+        if !goes_on() {
+            return Ok(false);
+        }
+        client.tick(endpoint).await?;
+        endpoint.sleep(pause).await;
+        pause = (pause * 2).min(most);
+    }
+    Ok(true)
+}
+
+/// Pauses between two heartbeats of a client that waits for a grace period: no longer than a sixteenth of a lease.
+const SHORTEST_PAUSE: Duration = Duration::from_micros(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
 /// READs one word.
 pub(crate) async fn read_word(span: &Span, at: RemotePtr) -> Result<u64, IndexError> {

@@ -10,14 +10,13 @@ use super::table::Table;
 use crate::audit::{Damage, Findings, IndexAudit, OnDamage};
 use crate::block::UNIT;
 use crate::keyhash::KeyHash;
-use crate::maintenance::{astray, fetch_blocks, first_word};
+use crate::maintenance::{astray, fetch_blocks, first_word, grace_period};
 use crate::root_sync::free_root;
 use crate::visit::Entries;
 use crate::{IndexError, Value};
 use farindex_fabric::{Buf, NodeId, OpKind, RemotePtr, Span};
 use farindex_pool::{Pin, PoolError, Session};
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 /// An entry that a walk visits.
 pub(crate) struct VisitedEntry {
@@ -363,12 +362,8 @@ pub(crate) async fn audit_entry(
 /// Frees what a repair has retired before the repair ends, unless another client keeps the epoch from advancing.
 pub(crate) async fn free_what_was_moved(session: &Session) -> Result<(), IndexError> {
     let endpoint = session.endpoint();
-    let marked = session.client().epoch() + 1;
     let until = endpoint.now() + session.pool().lease();
-    while !farindex_pool::epoch::grace_period_elapsed(marked, session.client().epoch()) && endpoint.now() < until {
-        session.client().tick(endpoint).await?;
-        endpoint.sleep(Duration::from_micros(20)).await;
-    }
+    grace_period(session, || endpoint.now() < until).await?;
     Ok(session.maintain().await?)
 }
 

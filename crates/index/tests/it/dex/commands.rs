@@ -7,8 +7,9 @@ use farindex_pool::PoolOptions;
 use farindex_testkit::world::{Member, World};
 use std::future::{Future, poll_fn};
 use std::ops::Bound;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
+use std::time::Duration;
 
 /// Owners of the partitions of an index: the low key, and whether the compute node that asks owns it; `None` for nobody.
 async fn owners(index: &AnyIndex) -> Vec<(Vec<u8>, Option<bool>)> {
@@ -23,17 +24,12 @@ const ALL: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Unbounded, Bound::Unbounded);
 async fn with_heartbeats<T>(members: &[&Member], command: impl Future<Output = T>) -> T {
     let mut command = pin!(command);
     loop {
-        if let Some(done) = poll_fn(|cx| match command.as_mut().poll(cx) {
-            Poll::Ready(done) => Poll::Ready(Some(done)),
-            Poll::Pending => Poll::Ready(None),
-        })
-        .await
-        {
+        if let Some(done) = poll_once(command.as_mut()).await {
             return done;
         }
         for member in members {
             member.session.client().tick(member.session.endpoint()).await.expect("a heartbeat");
-            member.session.endpoint().sleep(std::time::Duration::from_micros(10)).await;
+            member.session.endpoint().sleep(Duration::from_micros(10)).await;
         }
     }
 }
@@ -82,5 +78,57 @@ fn a_compute_node_that_joins_takes_a_range_and_one_that_leaves_gives_it_back() {
         let hash = AnyIndex::create(&first.session, "hash", &Default::default()).await.expect("an index");
         assert_eq!(hash.own(ALL).await, Err(IndexError::NotPartitioned { kind: "shard" }));
         assert!(matches!(hash.partitions().await, Err(IndexError::NotPartitioned { .. })));
+    });
+}
+
+/// Polls some work once.
+async fn poll_once<T>(mut work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+    poll_fn(|cx| match work.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
+/// A command has one part of its range, and waits for the owner of the other one. Meanwhile it gives nothing away (D6): else two
+/// commands could take their parts from each other for long.
+#[test]
+fn a_command_keeps_what_it_has_got_of_its_range() {
+    World::calm(1, 4 << 20).run(async |ctx| {
+        let pool = ctx.pool(&PoolOptions::default()).await;
+        let (first, second, third) = (ctx.join(&pool).await, ctx.join(&pool).await, ctx.join(&pool).await);
+        let config = Config { leaf_span: 4, ..Config::default() };
+        let a = AnyIndex::create(&first.session, "dex", &config.into()).await.expect("an index");
+        let b = AnyIndex::open(&second.session, "dex").await.expect("the index");
+        let c = AnyIndex::open(&third.session, "dex").await.expect("the index");
+        let key = |i: u64| i.to_be_bytes();
+        for i in 0..100 {
+            assert_eq!(a.upsert(&key(i), b"1").await, Ok(Upsert::Inserted));
+        }
+        let middle = key(50);
+        let upper = (Bound::Included(&middle[..]), Bound::Unbounded);
+        with_heartbeats(&[&first, &second, &third], c.own(upper)).await.expect("the range");
+        let beat = async |members: &[&Member]| {
+            for member in members {
+                member.client.tick(&member.endpoint).await.expect("a heartbeat");
+            }
+            first.endpoint.sleep(Duration::from_millis(1)).await;
+        };
+        let mut command = pin!(b.own(ALL));
+        while owners(&b).await != [(vec![], Some(true)), (middle.to_vec(), Some(false))] {
+            assert_eq!(poll_once(command.as_mut()).await, None, "the other owner has not answered");
+            beat(&[&first, &second]).await;
+        }
+        let low = key(10);
+        let mut write = pin!(a.upsert(&low, b"2"));
+        for _ in 0..40 {
+            assert_eq!(poll_once(command.as_mut()).await, None, "the other owner has not answered");
+            assert_eq!(poll_once(write.as_mut()).await, None, "the command keeps its range");
+            beat(&[&first, &second]).await;
+        }
+        let done = with_heartbeats(&[&first, &second, &third], command).await;
+        assert_eq!(done, Ok(()));
+        let wrote = with_heartbeats(&[&first, &second, &third], write).await;
+        assert_eq!(wrote, Ok(Upsert::Updated));
     });
 }

@@ -10,9 +10,11 @@ use farindex_pool::{PoolError, PoolOptions, catalog};
 use farindex_testkit::suite::audit;
 use farindex_testkit::test_runs::shipped;
 use farindex_testkit::world::{Member, World, join_all};
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
+use std::time::Duration;
 
 /// Both have made their index before one of them finds that the name is taken: it gives all of its memory back.
 #[test]
@@ -78,6 +80,36 @@ fn every_handle_learns_of_a_drop_that_another_client_finishes() {
             assert_eq!(audited, Err(IndexError::Dropped), "{}: an audit", config.kind());
         });
     }
+}
+
+/// A client keeps an operation open, so the drop fails after two leases. It does not ask for the epoch all the time meanwhile.
+#[test]
+fn a_drop_that_waits_for_a_client_sends_few_heartbeats() {
+    let lease = Duration::from_millis(100);
+    World::calm(1, 32 << 20).run(async move |ctx| {
+        let pool = ctx.pool(&PoolOptions { lease, ..PoolOptions::default() }).await;
+        let (one, two) = (ctx.join(&pool).await, ctx.join(&pool).await);
+        let config = shipped().first().expect("a kind").smallest();
+        drop(AnyIndex::create(&one.session, "a", &config).await.expect("an index"));
+        let pin = two.session.pin(two.span()).expect("a pin");
+        let (began, posted) = (one.endpoint.now(), one.endpoint.posted());
+        let dropped = Cell::new(None);
+        let drops = async { dropped.set(Some(AnyIndex::drop_named(&one.session, "a").await)) };
+        let ticks = async {
+            while one.endpoint.now() < began + lease * 3 {
+                two.client.tick(&two.endpoint).await.expect("a heartbeat");
+                two.endpoint.sleep(lease / 8).await;
+            }
+        };
+        join_all([Box::pin(drops) as Pin<Box<dyn Future<Output = ()>>>, Box::pin(ticks)]).await;
+        drop(pin);
+        let dropped = dropped.take().expect("an end");
+        assert!(matches!(dropped, Err(IndexError::Pool(PoolError::Held { .. }))), "{dropped:?}");
+        // A heartbeat is two batches.
+        let posted = one.endpoint.posted() - posted;
+        assert!(posted < 600, "{posted} batches in two leases");
+        assert_eq!(AnyIndex::finish_drops(&one.session).await, Ok(1));
+    });
 }
 
 /// The kinds whose roots have the mark of a drop in word 0, and the place of their index tag.
