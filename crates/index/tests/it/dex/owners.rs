@@ -294,7 +294,7 @@ fn giving_up_heartbeats(then: impl AsyncFn(&[Member], &Dex, &Dex, (u64, bool)) +
     for polls in 0..24 {
         let count = Rc::clone(&taken);
         World::calm(polls, 4 << 20).run(async move |ctx| {
-            let pool = ctx.pool(&PoolOptions::default()).await;
+            let pool = ctx.pool(&PoolOptions { lease: Duration::from_millis(100), ..PoolOptions::default() }).await;
             let members = [ctx.join(&pool).await, ctx.join(&pool).await, ctx.join(&pool).await];
             let [first, second, third] = &members;
             let index = Dex::create(&first.session, "dex", &Config::default()).await.expect("an index");
