@@ -19,7 +19,7 @@ use std::time::Duration;
 impl Client {
     /// Takes a client slot. If all slots are taken, evicts clients that are gone or whose lease has expired, and fails
     /// slightly more than a lease later if none has. A slot in which every intent cell of a memory node still has an intent of a
-    /// former owner is taken only if there is no other one.
+    /// former owner is taken only if there is no other one, also after that time.
     pub async fn register(pool: &Pool, identity: Identity, endpoint: &Endpoint) -> Result<Arc<Client>, PoolError> {
         cold(Self::register_inner(pool, identity, endpoint)).await
     }
@@ -97,12 +97,12 @@ impl Client {
             if evicted {
                 continue;
             }
-            if needs_cells && !without_cells.is_empty() {
-                needs_cells = false;
-                continue;
-            }
             let now = endpoint.now();
             if now > *until.get_or_insert(now + lease + lease / 8) {
+                if needs_cells && !without_cells.is_empty() {
+                    needs_cells = false;
+                    continue;
+                }
                 return Err(PoolError::NoClientSlot(pool.client_slots() as usize));
             }
             endpoint.sleep((lease / 16).max(Duration::from_micros(20))).await;

@@ -85,40 +85,49 @@ fn takeover_of_an_expired_client_revokes_it() {
     drop(cell);
 }
 
-/// A client has left intents in all of its cells, and holds the lock that they name. Who comes after it in its slot could neither write
-/// nor take that lock over, so it takes another slot, if there is one (docs/bugs/224).
+/// A pool with two slots: so many clients have left intents in both of their cells, and one of them holds the lock that all name.
+fn without_usable_cells(clients: u64) -> Rig {
+    let (intent_cells, chunk_size) = (Some(2), Some(CHUNK));
+    let options = PoolOptions { client_slots: 2, intent_cells, chunk_size, ..PoolOptions::default() };
+    let options = PoolOptions { lease: Duration::from_millis(60), ..options };
+    let rig = Rig::with(1, region(8, 2), &options);
+    for client in 0..clients {
+        let gone = rig.join();
+        let theirs = gone.session();
+        for cell in 0..2 {
+            assert_eq!(take(&gone, &theirs, lock(&rig)).1, (client, cell) == (0, 0));
+        }
+        drop(theirs);
+        gone.close();
+    }
+    rig
+}
+
+/// Who comes after it in its slot could neither write nor take that lock over, so it takes another slot (docs/bugs/224).
 #[test]
 fn a_client_takes_a_slot_in_which_it_has_an_intent_cell() {
-    let options = PoolOptions {
-        client_slots: 2,
-        intent_cells: Some(2),
-        lease: Duration::from_millis(60),
-        chunk_size: Some(CHUNK),
-        ..PoolOptions::default()
-    };
-    let rig = Rig::with(1, region(8, 2), &options);
-    let (gone, other) = (rig.join(), rig.join());
-    let lock = lock(&rig);
-    let theirs = gone.session();
-    for won in [true, false] {
-        assert_eq!(take(&gone, &theirs, lock).1, won);
-    }
-    drop(theirs);
-    gone.close();
+    let rig = without_usable_cells(1);
+    let other = rig.join();
     other.run(other.client.wait_and_evict_expired(&other.endpoint)).expect("evicted");
     other.close();
     let second = rig.join();
     assert_eq!(second.client.slot(), 1);
-    // There is no other slot left: this client can look, and waits in vain for a cell.
-    let first = rig.join();
-    assert_eq!(first.client.slot(), 0);
-    let (mine, waits) = (second.session(), first.session());
-    let refused = first.run(waits.intent_cell(NODE)).err().map(|error| error.to_string()).unwrap_or_default();
-    assert!(refused.contains("clients that had its slot before"), "{refused}");
+    let (mine, lock) = (second.session(), lock(&rig));
     let Claim::Taken(taken) = claim(&second, &mine, lock, 10) else { panic!("not claimed") };
     assert_eq!(taken.candidates.len(), 2);
-    assert!(first.run(waits.intent_cell(NODE)).is_ok());
     release(&second, &span_of(&mine), taken.cell.as_ref().expect("its own"), lock);
+    // Both cells of the first slot are usable again.
+    assert_eq!(rig.join().client.slot(), 0);
+}
+
+/// There is no other slot: the client can look, and an operation that waits for a cell is told whose intents are there.
+#[test]
+fn a_client_takes_a_slot_without_an_intent_cell_if_there_is_no_other() {
+    let rig = without_usable_cells(2);
+    let only = rig.join();
+    let session = only.session();
+    let refused = only.run(session.intent_cell(NODE)).err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(refused.contains("clients that had its slot before"), "{refused}");
 }
 
 fn span_of(session: &Session) -> Span {
