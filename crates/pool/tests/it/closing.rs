@@ -1,6 +1,6 @@
 //! Closing a client: for how long it waits for other clients, and what it leaks.
 
-use crate::common::{NODE, Rig, Rng, Shuffle, block_on, region, small};
+use crate::common::{CHUNK, NODE, Rig, Rng, Shuffle, block_on, region, small};
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{Executor, Fabric, OpKind};
 use farindex_pool::audit::Audit;
@@ -177,4 +177,22 @@ fn close_waits_for_an_intent_that_is_being_cleared() {
         let (is_held, is_taken) = (rig.peek(at, 1)[0] == 1, rig.peek(slot, 1)[0] & 0xFF != 0);
         assert_eq!((is_held, is_taken), (!lands, !lands));
     }
+}
+
+/// A session retires all memory of a full pool and closes before anything of it is free. Another session of its client finds it.
+#[test]
+fn a_session_in_a_full_pool_gets_what_a_closed_one_has_retired() {
+    let rig = Rig::new(8);
+    let member = rig.join();
+    let closes = member.session();
+    let mut all = Vec::new();
+    while let Ok(ptr) = member.alloc(&closes, CHUNK / 2) {
+        all.push(ptr);
+    }
+    assert!(all.len() > 8, "{}", all.len());
+    let other = member.session();
+    assert!(matches!(member.alloc(&other, CHUNK / 2), Err(PoolError::Full { .. })));
+    all.into_iter().for_each(|ptr| member.retire(&closes, ptr, CHUNK / 2));
+    drop(closes);
+    member.alloc(&other, CHUNK / 2).expect("what the closed session has retired");
 }
