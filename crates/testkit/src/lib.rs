@@ -26,6 +26,7 @@
 //! | `verdict` | asks the checker about a history |
 //! | `waits` | judges how long operations wait for others |
 //! | `lease_oracle` | judges every eviction |
+//! | `lock_tables` | the lock tables of a run, and that no key stays in them |
 //! | [`budget`] | judges what operations cost where nothing interferes |
 //! | [`report`] | [`SeedReport`], and the sum over many seeds: [`Totals`] |
 //! | [`seeds`] | many seeds, on all cores |
@@ -59,6 +60,7 @@ mod hasty;
 pub mod index_under_test;
 mod lease_oracle;
 pub mod linear;
+mod lock_tables;
 mod node;
 mod pausing;
 pub mod probed;

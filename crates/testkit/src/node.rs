@@ -128,6 +128,7 @@ impl Node {
             self.me.crash(CrashOutcome::Landed);
             endpoint.sleep(Duration::from_nanos(1)).await;
         }
+        self.shared.failures.borrow_mut().extend(self.shared.judge_lock_table(&client));
         self.shared.auditing.leaves(self.member);
         let slot = ClosingSlot::of(&client);
         client.close(&endpoint).await?;

@@ -186,16 +186,6 @@ impl Shared {
         }
         bytes
     }
-
-    /// Opens an index, behind its client's lock table if there is one.
-    pub(crate) async fn open(&self, session: &Rc<Session>, which: Which) -> Result<AnyIndex, IndexError> {
-        let index = AnyIndex::open(session, crate::index_under_test::NAMES[which as usize]).await?;
-        let Some(fault) = self.coalescing else { return Ok(index) };
-        let registration = (session.client().slot(), session.client().generation());
-        let mut tables = self.tables.borrow_mut();
-        let table = tables.entry(registration).or_insert_with(|| Arc::new(Coalescer::new(fault)));
-        Ok(index.coalesced(table))
-    }
 }
 
 /// The name of the worker that inserts the keys that are there from the beginning.

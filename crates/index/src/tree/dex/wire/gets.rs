@@ -207,5 +207,10 @@ mod tests {
         let longest = Reply::with(Outcome::Found, RemotePtr::NULL, vec![7; super::super::MAX_CARRIED]);
         assert!(full.add(&longest) && !full.add(&longest));
         assert!(full.into_bytes().len() <= MAX_CALL_LEN);
+        // Two that each have room alone.
+        let mut full = Answers::default();
+        let long = Reply::with(Outcome::Found, RemotePtr::NULL, vec![7; super::super::MAX_CARRIED * 3 / 5]);
+        assert!(full.add(&long) && !full.add(&long));
+        assert!(full.into_bytes().len() <= MAX_CALL_LEN);
     }
 }
