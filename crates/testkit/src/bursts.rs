@@ -47,8 +47,9 @@ struct Burst {
 }
 
 impl Burst {
-    /// Some entries come, or go, or both; then the epoch may advance.
-    async fn run(&mut self) -> Result<(), IndexError> {
+    /// Some entries come, or go, or both; then the epoch may advance. A walk that is `stopped` meanwhile may have a lock that an
+    /// entry needs, and goes on only afterwards.
+    async fn run(&mut self, stopped: bool) -> Result<(), IndexError> {
         let order = self.rng.within(0, BURST);
         let (come, go) = (self.rng.within(0, 1 << order), self.rng.chance(ODDS / 2));
         // Memory that has another use may look like anything.
@@ -57,6 +58,7 @@ impl Burst {
             match self.index.insert(&name_of(self.next), &value).await {
                 Ok(_) => self.next += 1,
                 Err(IndexError::Pool(PoolError::Full { .. })) => break,
+                Err(IndexError::Locked { .. }) if stopped => break,
                 Err(error) => return Err(error),
             }
         }
@@ -64,6 +66,7 @@ impl Burst {
             match self.index.remove(&name_of(self.first)).await {
                 Ok(_) => self.first += 1,
                 Err(IndexError::Pool(PoolError::Full { .. })) => break,
+                Err(IndexError::Locked { .. }) if stopped => break,
                 Err(error) => return Err(error),
             }
         }
@@ -81,7 +84,7 @@ impl Burst {
             if let Some(done) = within(self.rng.within(1, most), walk.as_mut()).await {
                 return Ok(done);
             }
-            self.run().await?;
+            self.run(true).await?;
         }
         Ok(walk.await)
     }
@@ -145,7 +148,7 @@ pub(crate) async fn judge(
         if !is_full {
             for _ in 0..WALKS {
                 // It may begin in the midst of a move.
-                burst.run().await?;
+                burst.run(false).await?;
                 match burst.rng.below(3) {
                     0 => visit(shared, &index, &mut burst).await?,
                     1 => _ = burst.amid(pin!(index.recover())).await??,
