@@ -19,6 +19,7 @@ use super::skeleton::{Leaves, Locked, Retry, Step, Tree, Trouble};
 use crate::IndexError;
 use crate::Value;
 use crate::block::{self, Block};
+use crate::maintenance::read_word;
 use crate::marks::mark;
 use crate::table_per_node::TablePerNode;
 use crate::traits::RemoveIf;
@@ -267,6 +268,11 @@ pub(super) trait Writes: Puts {
     ) -> Step<Round<'t, Self::Held>> {
         let (tree, span) = (self.tree(), pin.span());
         if let Some(InHand { at, cell, kept, range }) = place.take_handed(pin.session()) {
+            if !pin.session().client().keeps_lease(pin.session().endpoint().now()) {
+                // Another client may have evicted this one, and have the lock by now. Then no verb succeeds (bug 225).
+                mark!("tree: lock was handed over by a client that may have been evicted");
+                read_word(span, at).await?;
+            }
             if let Err(error) = tree.check_open(span, pin.epoch()).await {
                 tree.release_dropped(span, at, &cell).await?;
                 return Err(error);

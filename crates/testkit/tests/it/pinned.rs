@@ -280,3 +280,9 @@ fn a_client_does_not_take_a_slot_without_a_usable_cell() {
     passes("chime", 743_000_734, features(31));
     passes("sherman", 744_001_234, features(31));
 }
+
+/// A client is evicted while an operation of it holds a lock, and hands it over when it goes on (docs/bugs/225).
+#[test]
+fn an_evicted_client_does_not_answer_from_a_leaf_that_it_was_handed() {
+    passes("sherman", 802_112_936, features_and_crashes(31));
+}

@@ -11,6 +11,7 @@ tests_of! { Sherman:
         a_crash_at_any_verb_of_a_hand_over_is_recovered,
         a_lock_that_nobody_waits_for_any_more_is_released,
         a_lock_that_was_handed_to_an_operation_that_is_gone_is_handed_on_or_released,
+        a_write_that_is_handed_a_lock_does_not_answer_for_an_evicted_client,
         handing_over_is_faster_where_writers_contend,
         no_compute_node_keeps_a_leaf_for_itself,
         operations_do_not_wait_for_ever_behind_one_that_is_not_polled,

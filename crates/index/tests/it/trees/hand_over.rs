@@ -7,11 +7,11 @@ use farindex_fabric::{Executor, Fabric, MemoryFabric};
 use farindex_index::{IndexError, Insert, Lifecycle, Update};
 use farindex_pool::{Client, Pool, PoolOptions, Session, marks};
 use farindex_sim::{Config as SimConfig, CrashOutcome, Preset, Sim, Swarm};
-use farindex_testkit::world::join_all;
+use farindex_testkit::world::{World, join_all};
 use farindex_testkit::{Setup, run_seeds, sampled_seeds};
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -167,6 +167,53 @@ pub(crate) fn a_lock_that_nobody_waits_for_any_more_is_released<T: Tree>() {
         session.endpoint().settle().await;
     });
     assert!(marks::take().contains_key("tree: nobody was there to take the lock over"));
+}
+
+/// A client is stopped when the holder of a lock has posted its last batch, and goes on when it has been evicted and another client
+/// has changed the leaf. Who is handed the lock then must not answer from what the holder knew of the leaf (docs/bugs/225).
+pub(crate) fn a_write_that_is_handed_a_lock_does_not_answer_for_an_evicted_client<T: Tree>() {
+    marks::take();
+    for steps in 0..12 {
+        World::calm(steps, 4 << 20).run(async move |ctx| {
+            let pool = ctx.pool(&PoolOptions { lease: LEASE / 10, ..PoolOptions::default() }).await;
+            let (slow, other) = (ctx.join(&pool).await, ctx.join(&pool).await);
+            let index = T::create(&slow.session, "leaf", &T::handing_over(true)).await.expect("an index");
+            assert_eq!(index.insert(&key(0), VALUE).await, Ok(Insert::Inserted));
+            let there = T::open(&other.session, "leaf").await.expect("an index");
+            let keys = [0, 1, 2, 3, 4].map(key);
+            let (answer, goes_on) = (Cell::new(None), Cell::new(false));
+            let update = async { _ = index.update(&keys[0], &keys[0]).await };
+            let remove = async |i: usize| _ = index.remove(&keys[i]).await;
+            let begins = || poll_fn(|_| if goes_on.get() { Poll::Ready(()) } else { Poll::Pending });
+            let late = async {
+                begins().await;
+                answer.set(Some(index.remove(&keys[3]).await));
+            };
+            // One more waits, so that the lock is handed on without a verb.
+            let last = async {
+                begins().await;
+                remove(4).await;
+            };
+            type Work<'w> = Pin<Box<dyn Future<Output = ()> + 'w>>;
+            let all: [Work<'_>; 5] =
+                [Box::pin(late), Box::pin(last), Box::pin(update), Box::pin(remove(1)), Box::pin(remove(2))];
+            let mut all = pin!(join_all(all));
+            for step in 0..steps + 40 {
+                if step == steps {
+                    other.client.wait_and_evict_expired(&other.endpoint).await.expect("an eviction");
+                    assert_eq!(there.insert(&keys[3], VALUE).await, Ok(Insert::Inserted), "after {steps} steps");
+                    goes_on.set(true);
+                }
+                if poll_fn(|cx| Poll::Ready(all.as_mut().poll(cx).is_ready())).await {
+                    break;
+                }
+                other.endpoint.sleep(Duration::from_micros(50)).await;
+            }
+            let answer = answer.take();
+            assert!(matches!(answer, Some(Err(_))), "after {steps} steps: {answer:?}");
+        });
+    }
+    assert!(marks::take().contains_key("tree: lock was handed over by a client that may have been evicted"));
 }
 
 /// The operation that holds the lock is never polled again, and keeps it. Others of its compute node stop waiting for it,
