@@ -1,6 +1,7 @@
 //! What `farindex check` runs: each seed draws features. Here the pins are judged as well, and the paths are counted.
 //!
 //! `FARINDEX_SEEDS=0..20000 cargo test --release -p farindex-index-tests --test it swarm` fails if no seed passes some path.
+//! `FARINDEX_KIND=chime` runs one kind alone.
 
 use crate::marks;
 use farindex_sim::ODDS;
@@ -45,7 +46,11 @@ fn paths(kind: &str) -> BTreeSet<String> {
 #[test]
 fn every_kind_survives_the_swarm() {
     let seeds = seeds_or(0..40);
-    for index in shipped() {
+    let only = std::env::var("FARINDEX_KIND").ok();
+    let mut kinds = shipped();
+    kinds.retain(|index| only.as_ref().is_none_or(|only| index.config().kind() == only));
+    assert!(!kinds.is_empty(), "FARINDEX_KIND={only:?} names no kind");
+    for index in kinds {
         let kind = index.config().kind();
         let plain = Setup { many: ODDS / 8, ..Setup::default() }.with_swarm();
         let mut both = Totals::default();
