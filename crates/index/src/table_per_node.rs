@@ -53,7 +53,8 @@ pub trait TablePerNode: PointIndex + Deref<Target = Handle<Self::Settings, Self:
     /// Bytes of a table's root.
     const ROOT_LEN: usize;
 
-    /// Creates a table on a memory node; returns its root. After an error nothing is left of the table.
+    /// Creates a table on a memory node; returns its root. After an error nothing is left of the table, unless a verb has
+    /// failed: what was posted may still land, so its memory is left to the next audit that reclaims.
     async fn create_table(new: &Creation<'_, Self::Settings>, node: NodeId) -> Result<RemotePtr, IndexError>;
 
     /// Frees a table that no client has seen.
@@ -163,6 +164,8 @@ async fn create<I: TablePerNode>(session: &Rc<Session>, name: &str, config: &I::
     };
     match creation.await {
         Ok(info) => I::open_info(session, &info).await,
+        // After a failed verb the index may be in the catalog all the same (N7), or what was posted may land later (N5).
+        Err(error @ IndexError::Fabric(_)) => Err(error),
         Err(error) => {
             // No client has seen the tables: all of them are freed.
             for root in roots {

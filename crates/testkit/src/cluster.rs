@@ -8,6 +8,7 @@ use crate::dropping::Dropping;
 use crate::ending::recover_and_audit;
 use crate::hasty::{Haste, cut_short};
 use crate::index_under_test::{IndexUnderTest, NAMES};
+use crate::naming::Naming;
 use crate::node::Node;
 use crate::stalling::Stalling;
 use crate::swarm::Features;
@@ -179,7 +180,7 @@ fn try_seed(
     // Where acknowledged changes are written back later, they are lost if a lock in their way stays held.
     let loses = index_under_test.may_lose().is_some();
     let kept = Setup { holding: false, cancelling: 0, hasty: false, failing: 0, ..setup.clone() };
-    let kept = Setup { dropping: false, sudden: false, ..kept };
+    let kept = Setup { dropping: false, sudden: false, naming: 0, ..kept };
     let setup = &if loses { kept } else { setup };
     let mut rng = SimRng::new(seed, SETTINGS);
     let usual = index_under_test.config();
@@ -196,6 +197,9 @@ fn try_seed(
     }
     if setup.churn {
         workload = workload.churning();
+    }
+    if setup.longest_value > 0 {
+        workload = workload.padded(setup.longest_value);
     }
     if setup.quiet {
         workload = workload.quiet();
@@ -276,6 +280,7 @@ fn try_seed(
         costs: Budget::of(index_config.kind()).filter(|_| setup.quiet && setup.coalescing.is_none()).map(Costs::new),
         stalling: Stalling::new(setup.has_crashes().then_some(lease)),
         reopening: if setup.joining { ODDS / 6 } else { 0 },
+        sessions: setup.sessions,
         batched: Cell::new(0),
         scans: Cell::new(0),
         evicted: Cell::new(0),
@@ -300,6 +305,7 @@ fn try_seed(
         failing: setup.failing > 0,
         drops: Default::default(),
         commanding: Commanding::new(if index_under_test.is_divided() { setup.commanding } else { 0 }),
+        naming: Naming::new(if setup.auditing { 0 } else { setup.naming }, index_config),
         auditing: Auditing::default(),
         gave_up: RefCell::default(),
         cancelled: Cell::new(0),
@@ -353,7 +359,11 @@ fn try_seed(
     // Coroutines that still wait hold their logs.
     drop(sim);
     for which in shared.indexes() {
-        verdict::judge(&shared, which, index_under_test.may_lose(), report);
+        verdict::judge(&shared, shared.recorder(which), index_under_test.may_lose(), report);
+    }
+    if let Some((recorder, asked)) = shared.naming.recorded() {
+        report.marks.insert("indexes: that come and go".to_owned(), asked);
+        verdict::judge(&shared, recorder, None, report);
     }
     outcome
 }

@@ -7,6 +7,7 @@ use crate::bursts;
 use crate::cancelling::Given;
 use crate::cluster::{WORKERS, session_of};
 use crate::dropping;
+use crate::naming;
 use crate::refilling;
 use crate::too_long;
 use crate::turnover;
@@ -91,6 +92,12 @@ pub(crate) async fn recover_and_audit(
     let mut indexes = Vec::new();
     if shared.has_unfinished_drop() {
         AnyIndex::finish_drops(&session).await?;
+    }
+    if shared.naming.recorded().is_some() {
+        if shared.leaves_unfinished() {
+            client.wait_and_evict_expired(&endpoint).await?;
+        }
+        naming::end(&shared, &session, &endpoint).await?;
     }
     for which in shared.indexes() {
         indexes.extend(shared.open_if_there(&session, which).await?.map(|index| (which, index)));

@@ -17,6 +17,7 @@
 //! | `cancelling` | operations that are given up before they have completed |
 //! | `commanding` | commands that move partitions, and a judge of the lists of partitions |
 //! | `auditing` | audits of the pool while clients come and go |
+//! | `naming` | indexes of a few names that come and go in the catalog |
 //! | `hasty` | heartbeats that are given up, clients that leave in haste, and a judge of the slots that are left |
 //! | `pausing` | walks that stop between two verbs |
 //! | `bursts` | walks that stop again and again while many entries come and go, in the end |
@@ -61,6 +62,7 @@ pub mod index_under_test;
 mod lease_oracle;
 pub mod linear;
 mod lock_tables;
+mod naming;
 mod node;
 mod pausing;
 pub mod probed;

@@ -106,6 +106,12 @@ pub struct Setup {
     pub turnover: bool,
     /// Keys and values are so short that an index may keep both in one word.
     pub short: bool,
+    /// Values are padded to so many bytes at most, if that is not 0.
+    pub longest_value: u64,
+    /// Odds that a coroutine goes on with another session before an operation.
+    pub sessions: u32,
+    /// Odds that a client asks something of the catalog before an operation: see `naming`.
+    pub naming: u32,
     /// Each seed draws [features](crate::swarm::Feature) in addition.
     pub swarm: bool,
     /// Seeds draw from so many features, the first ones of all.
@@ -205,6 +211,9 @@ impl Default for Setup {
             pausing: false,
             turnover: false,
             short: false,
+            naming: 0,
+            longest_value: 0,
+            sessions: 0,
             swarm: false,
             features: Feature::ALL.len(),
             max_steps: 10_000_000,

@@ -73,11 +73,17 @@ pub enum Feature {
     Sudden,
     /// Batches of clients at work fail: what they have posted may take effect or not, or later.
     Failing,
+    /// Clients create, find and drop indexes of a few names at the same time.
+    Naming,
+    /// Values have up to 8,000 bytes.
+    Long,
+    /// Coroutines close their sessions, and go on with other ones.
+    Sessions,
 }
 
 impl Feature {
     /// Every feature, in the order in which they are drawn.
-    pub const ALL: [Feature; 31] = [
+    pub const ALL: [Feature; 34] = [
         Feature::Stalls,
         Feature::Twins,
         Feature::Many,
@@ -109,6 +115,9 @@ impl Feature {
         Feature::Short,
         Feature::Sudden,
         Feature::Failing,
+        Feature::Naming,
+        Feature::Long,
+        Feature::Sessions,
     ];
 
     /// The odds that a seed has it.
@@ -176,6 +185,9 @@ impl Feature {
                 setup.failing = rng.pick(&[ODDS / 1024, ODDS / 256, ODDS / 64]).unwrap_or_default();
                 setup.lease = setup.lease.min(Duration::from_millis(120));
             }
+            Feature::Long => setup.longest_value = rng.within(2_000, 8_000),
+            Feature::Sessions => setup.sessions = ODDS / 12,
+            Feature::Naming => setup.naming = ODDS / 12,
             Feature::Commanding => setup.commanding = ODDS / 12,
             Feature::Cancelling => {
                 setup.cancelling = ODDS / 12;

@@ -1,8 +1,8 @@
 //! The verdict of a history: the checker's, with what crashed compute nodes may have lost.
 
 use crate::SeedReport;
-use crate::worker::{LAST, Shared, Which};
-use farindex_check::{History, Limits, Loss, Verdict, check_with_losses};
+use crate::worker::{LAST, Shared};
+use farindex_check::{History, Limits, Loss, Recorder, Verdict, check_with_losses};
 use std::time::Duration;
 
 /// Configurations that the search of a key may enter, and those of a second search where the first one decides nothing: some
@@ -19,9 +19,9 @@ fn losses(shared: &Shared, history: &History, window: Duration) -> Vec<Loss> {
     clients.map(|client| Loss { client, window }).collect()
 }
 
-/// The verdict of an index's history.
-pub(crate) fn judge(shared: &Shared, which: Which, may_lose: Option<Duration>, report: &mut SeedReport) {
-    let history = match shared.recorder(which).finish() {
+/// The verdict of a history.
+pub(crate) fn judge(shared: &Shared, recorder: &Recorder, may_lose: Option<Duration>, report: &mut SeedReport) {
+    let history = match recorder.finish() {
         Ok(history) => history,
         Err(error) => return report.failures.push(format!("no history: {error}")),
     };

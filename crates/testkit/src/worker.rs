@@ -3,9 +3,11 @@
 use crate::auditing::Auditing;
 use crate::budget::Costs;
 use crate::cancelling::Given;
+use crate::cluster::session_of;
 use crate::commanding::{Commanding, Effect};
 use crate::dropping::Dropping;
 use crate::index_under_test::IndexUnderTest;
+use crate::naming::Naming;
 use crate::stalling::Stalling;
 use crate::waits::Waits;
 use crate::workload::{Op, Workload};
@@ -88,6 +90,8 @@ pub(crate) struct Shared {
     pub(crate) stalling: Stalling,
     /// Odds that a client opens the index again before an operation.
     pub(crate) reopening: u32,
+    /// Odds that a coroutine goes on with another session before an operation.
+    pub(crate) sessions: u32,
     /// What the memory is filled with in the end, if it is.
     pub(crate) refilling: Option<SimRng>,
     /// Looks whether the pool was full although memory was free.
@@ -112,6 +116,8 @@ pub(crate) struct Shared {
     pub(crate) drops: [Cell<Dropping>; 2],
     /// Who may own what.
     pub(crate) commanding: Commanding,
+    /// Indexes that come and go in the catalog.
+    pub(crate) naming: Naming,
     /// Who is registered.
     pub(crate) auditing: Auditing,
     /// Clients that have given a write up, and when.
@@ -456,17 +462,25 @@ impl Worker {
         }
     }
 
-    /// Opens the index again, if that is drawn: whatever its handle has cached is gone. `false` if the client has lost its
-    /// lease.
+    /// Opens the index again, if that is drawn, perhaps in a new session: whatever its handle has cached is gone. `false` if the
+    /// client has lost its lease.
     async fn reopen(&mut self) -> bool {
-        if self.shared.reopening == 0 || !self.rng.chance(self.shared.reopening) {
+        let is_drawn = |odds, rng: &mut SimRng| odds > 0 && rng.chance(odds);
+        let replaces = is_drawn(self.shared.sessions, &mut self.rng);
+        if !is_drawn(self.shared.reopening, &mut self.rng) && !replaces {
             return true;
         }
-        let Some(session) = &self.session else { return true };
-        match self.shared.open(session, self.which).await {
+        let Some(session) = self.session.clone() else { return true };
+        let session = match replaces {
+            true => session_of(session.client(), &self.endpoint).await,
+            false => session,
+        };
+        match self.shared.open(&session, self.which).await {
             Ok(index) => self.index = Rc::new(index),
             Err(error) => return self.failed(error, || "opening the index again".to_owned()),
         }
+        // The old one is closed, unless another coroutine has it.
+        self.session = Some(session);
         true
     }
 
@@ -480,7 +494,11 @@ impl Worker {
     ) -> (Rc<AnyIndex>, Endpoint) {
         for _ in 0..operations {
             perturb(&self.index, &mut self.rng);
-            if !self.command(&*under_test).await || !self.command_and_list().await || !self.reopen().await {
+            if !self.command(&*under_test).await
+                || !self.command_and_list().await
+                || !self.reopen().await
+                || !self.name().await
+            {
                 return (self.index, self.endpoint);
             }
             if self.rng.chance(ODDS / 3) {

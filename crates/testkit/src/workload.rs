@@ -160,6 +160,12 @@ impl Workload {
         Workload { weights: [3, 6, 1, 1, 7], ..self }
     }
 
+    /// Values that are padded to so many bytes at most.
+    #[must_use]
+    pub(crate) fn padded(self, padding: u64) -> Self {
+        Workload { padding, ..self }
+    }
+
     /// Keys anywhere, and values that one READ of the usual length covers. Removing a hot key again and again would fill its
     /// place with what only growth removes.
     #[must_use]

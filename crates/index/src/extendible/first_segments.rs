@@ -8,7 +8,7 @@ use farindex_fabric::{Buf, NodeId, OpKind, RemotePtr, Span};
 use farindex_pool::Session;
 
 /// Creates a directory and its first segments, of `segment_bytes` bytes each, on a memory node; returns the directory's
-/// root. `contents` returns the words of the segment of a suffix. After an error nothing is left.
+/// root. `contents` returns the words of the segment of a suffix. After an error nothing is left, unless a verb has failed.
 pub(crate) async fn create_with_segments(
     session: &Session,
     span: &Span,
@@ -29,7 +29,8 @@ pub(crate) async fn create_with_segments(
         Directory::create(session, span, node, index_tag, shape, &entries).await
     };
     let created = creation.await;
-    if created.is_err() {
+    // What a failed batch has posted may still land (N5).
+    if created.as_ref().is_err_and(|error| !matches!(error, IndexError::Fabric(_))) {
         for at in segments {
             session.free(span, at, segment_bytes).await?;
         }

@@ -286,3 +286,10 @@ fn a_client_does_not_take_a_slot_without_a_usable_cell() {
 fn an_evicted_client_does_not_answer_from_a_leaf_that_it_was_handed() {
     passes("sherman", 802_112_936, features_and_crashes(31));
 }
+
+/// A verb of a creation fails, and takes effect all the same (docs/bugs/226).
+#[test]
+fn a_creation_that_fails_frees_nothing() {
+    passes("linear", 162, features_and_crashes(34));
+    passes("dex", 151, features(34));
+}

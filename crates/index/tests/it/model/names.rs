@@ -6,13 +6,15 @@ use farindex_fabric::memory::Delivery;
 use farindex_index::audit::Damage;
 use farindex_index::{AnyIndex, IndexError, PointIndex};
 use farindex_pool::audit::Audit;
-use farindex_pool::{PoolError, PoolOptions, catalog};
+use farindex_pool::{Client, Pool, PoolError, PoolOptions, Session, catalog};
+use farindex_sim::{Config, ODDS, Sim, Swarm};
 use farindex_testkit::suite::audit;
 use farindex_testkit::test_runs::shipped;
 use farindex_testkit::world::{Member, World, join_all};
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -37,6 +39,61 @@ fn a_creation_that_loses_its_name_leaves_nothing() {
             assert_eq!(report.lost, 0, "{}: {report:?}", config.kind());
         });
     }
+}
+
+async fn join(pool: &Pool, me: &farindex_sim::Client) -> Rc<Session> {
+    let endpoint = me.connect();
+    let client = Client::register(pool, me.identity(), &endpoint).await.expect("a client");
+    Rc::new(client.session(endpoint))
+}
+
+/// A verb of a creation fails, and may take effect all the same (N7). See docs/bugs/226: the memory of an index that was in the
+/// catalog was freed, and nobody could open or drop the index, or create another one of its name.
+#[test]
+fn a_creation_that_fails_leaves_no_name_without_an_index() {
+    let (mut failed, mut there) = (0, 0);
+    for kind in shipped() {
+        for seed in 0..60 {
+            let config = kind.smallest();
+            let sim = Config { node_len: 4 << 20, swarm: Some(Swarm::calm()), ..Config::default() };
+            let sim = Sim::new(seed, sim).expect("a cluster");
+            let (fabric, harness) = (sim.fabric(), sim.harness());
+            let options = PoolOptions { lease: Duration::from_millis(10), ..PoolOptions::unseeded() };
+            let pool = sim.block_on(async move { Pool::create(fabric, &harness.connect(), &options).await });
+            let pool = pool.unwrap_or_else(|ended| panic!("{ended}")).expect("a pool");
+            let created = Rc::new(Cell::new(None));
+            let creator = sim.client();
+            let (me, on, outcome) = (creator.clone(), pool.clone(), Rc::clone(&created));
+            sim.spawn(&creator, async move {
+                let session = join(&on, &me).await;
+                me.error_odds(ODDS / 16);
+                outcome.set(Some(AnyIndex::create(&session, "a", &config).await.map(drop)));
+            });
+            sim.run().assert_done();
+            sim.settle();
+            let created = created.take().expect("an outcome");
+            let name = format!("{}, seed {seed}, {created:?}", config.kind());
+            let harness = sim.harness();
+            let found = sim.block_on(async move {
+                let session = join(&pool, &harness).await;
+                session.client().wait_and_evict_expired(session.endpoint()).await.expect("the creator has gone");
+                let found = match AnyIndex::open(&session, "a").await {
+                    Err(IndexError::Pool(PoolError::NoSuchIndex(_))) => false,
+                    opened => {
+                        assert_eq!(opened.expect(&name).get(b"key").await, Ok(None), "{name}");
+                        AnyIndex::drop_named(&session, "a").await.expect(&name);
+                        true
+                    }
+                };
+                AnyIndex::create(&session, "a", &config).await.expect(&name);
+                found
+            });
+            let found = found.unwrap_or_else(|ended| panic!("{ended}"));
+            failed += u32::from(created.is_err());
+            there += u32::from(created.is_err() && found);
+        }
+    }
+    assert!(failed > 100 && there > 10, "{failed} creations failed, {there} of them with an index");
 }
 
 /// A client crashes before it has marked the roots of an index that it drops; the client that finishes the drop marks them.
