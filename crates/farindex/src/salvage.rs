@@ -106,6 +106,8 @@ async fn replace(session: &Rc<Session>, name: &str, audit: &Audit, broken: Optio
     };
     match replacing.await {
         Ok(kept) => Ok(kept),
+        // After a failed verb the copy may have the name, or get it later (N7): the next repair drops the one that has not.
+        Err(error @ IndexError::Fabric(_)) => Err(error.into()),
         Err(error) => {
             undo(session, &copy).await?;
             Err(error.into())
