@@ -64,7 +64,7 @@ pub enum IndexError {
         holder: String,
     },
     /// Another client holds a lock for longer than two leases.
-    #[error("the bucket at {at} has been locked for longer than {waited_ms} ms by {holder}")]
+    #[error("the lock at {at} has been held for longer than {waited_ms} ms by {holder}")]
     Locked {
         /// The bucket.
         at: RemotePtr,

@@ -3,7 +3,7 @@
 
 use super::descend::{Detours, Separator};
 use super::fence::Fence;
-use super::node::{DEAD, Header, Node};
+use super::node::{DEAD, Header, Node, magic};
 use super::skeleton::{Leaves, Retry, Step, Tree, Trouble, Unread};
 use crate::IndexError;
 use crate::audit::{Damage, Findings};
@@ -204,7 +204,11 @@ impl Tree {
         .await?;
         let mut recovered = 0;
         for at in held {
-            let pin = async || Ok(Some(self.pin(self.maintenance()).await?));
+            // The node may have been removed since, and its memory have another use.
+            let pin = async || {
+                let pin = self.pin(self.maintenance()).await?;
+                Ok((read_word(pin.span(), at).await? == magic(self.tag, at) | 1).then_some(pin))
+            };
             let attempt = async |pin: &Pin<'_>| self.recover_node(leaves, pin, at).await;
             recovered += recover_lock(&self.session, self.lock_of(at), pin, attempt).await?;
         }

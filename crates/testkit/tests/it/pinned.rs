@@ -293,3 +293,9 @@ fn a_creation_that_fails_frees_nothing() {
     passes("linear", 162, features_and_crashes(34));
     passes("dex", 151, features(34));
 }
+
+/// A node is removed while a recovery waits for its lock, and its memory has another use (docs/bugs/227).
+#[test]
+fn a_recovery_does_not_wait_for_a_node_that_was_removed() {
+    passes("sherman", 523, features(34));
+}
