@@ -7,6 +7,7 @@
 //! until it begins to leave; one that has crashed or was evicted does not count at all, because its slot may be free.
 
 use crate::commanding::Effect;
+use crate::naming;
 use crate::worker::{Shared, is_eviction};
 use farindex_fabric::{Endpoint, OpKind};
 use farindex_index::{AnyIndex, IndexError};
@@ -255,8 +256,21 @@ impl Auditor {
         let auditing = &self.shared.auditing;
         let (present, before) = (auditing.present(), auditing.registered.borrow().len());
         let alone = reclaims && audit.undisturbed(session, &span).await?;
+        let mut indexes: Vec<_> = indexes.iter().map(|(_, index)| Rc::clone(index)).collect();
+        for info in catalog::list(session.pool(), &span).await? {
+            audit.reach(info.root, session.pool().nodes().len() as u64 * 8, "a list of roots");
+            if info.dropping {
+                return Err(IndexError::Dropped);
+            }
+            if naming::comes_and_goes(&info.name) {
+                match AnyIndex::open_info(session, &info).await {
+                    Err(IndexError::Pool(PoolError::NoSuchIndex(_))) => return Err(IndexError::Dropped),
+                    opened => indexes.push(Rc::new(opened?)),
+                }
+            }
+        }
         let mut is_sound = true;
-        for (_, index) in indexes {
+        for index in &indexes {
             for problem in index.audit(&mut audit, alone).await?.problems {
                 is_sound = false;
                 // Others that have come meanwhile have unfinished changes.
@@ -264,12 +278,6 @@ impl Auditor {
                 if is_judged && !self.shared.leaves_unfinished() && !self.shared.holders_linger() {
                     self.shared.fail(format!("an audit of the pool: {problem}"));
                 }
-            }
-        }
-        for info in catalog::list(session.pool(), &span).await? {
-            audit.reach(info.root, session.pool().nodes().len() as u64 * 8, "a list of roots");
-            if info.dropping {
-                return Err(IndexError::Dropped);
             }
         }
         Ok(Walked { audit, present, before, is_sound })
@@ -280,7 +288,7 @@ impl Auditor {
         match walked {
             Ok(walked) => Ok(Some(walked)),
             Err(error) if is_eviction(&error) => Err(error),
-            Err(IndexError::Dropped) if self.shared.dropping => Ok(None),
+            Err(IndexError::Dropped) if self.shared.dropping || self.shared.naming.recorded().is_some() => Ok(None),
             Err(_) if self.shared.leaves_unfinished() || self.shared.holders_linger() => Ok(None),
             Err(error) => Err(error),
         }

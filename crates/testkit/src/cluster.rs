@@ -305,7 +305,7 @@ fn try_seed(
         failing: setup.failing > 0,
         drops: Default::default(),
         commanding: Commanding::new(if index_under_test.is_divided() { setup.commanding } else { 0 }),
-        naming: Naming::new(if setup.auditing { 0 } else { setup.naming }, index_config),
+        naming: Naming::new(setup.naming, index_config),
         auditing: Auditing::default(),
         gave_up: RefCell::default(),
         cancelled: Cell::new(0),

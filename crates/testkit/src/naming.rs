@@ -73,6 +73,11 @@ impl Asks {
     }
 }
 
+/// Is this a name of an index that comes and goes?
+pub(crate) fn comes_and_goes(name: &str) -> bool {
+    NAMES.contains(&name)
+}
+
 /// The names of a run.
 pub(crate) struct Naming {
     odds: u32,
