@@ -6,7 +6,7 @@
 
 use farindex_fabric::RemotePtr;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The pins of one session in one epoch: the moment at which the first of them began, and their number.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ struct Ledger {
     groups: BTreeMap<(usize, u64), Group>,
     /// The client of each session, by slot and generation, until it is evicted.
     sessions: BTreeMap<usize, (u64, u64)>,
+    /// Clients that were evicted. They may open further sessions until they learn of it.
+    evicted: BTreeSet<(u64, u64)>,
     retired: BTreeMap<u64, u64>,
     problems: Vec<String>,
     freed: u64,
@@ -51,7 +53,10 @@ fn with(change: impl FnOnce(&mut Ledger)) {
 /// A client has a session with these pins.
 pub(crate) fn session(client: (u64, u64), pins: usize) {
     with(|ledger| {
-        ledger.sessions.insert(pins, client);
+        match ledger.evicted.contains(&client) {
+            true => ledger.sessions.remove(&pins),
+            false => ledger.sessions.insert(pins, client),
+        };
     });
 }
 
@@ -82,6 +87,7 @@ pub(crate) fn unpinned(pins: usize, epoch: u64) {
 /// No verb of this client takes effect any more.
 pub(crate) fn evicted(client: (u64, u64)) {
     with(|ledger| {
+        ledger.evicted.insert(client);
         ledger.sessions.retain(|_, of| *of != client);
         let Ledger { sessions, groups, .. } = ledger;
         groups.retain(|(pins, _), _| sessions.contains_key(pins));
