@@ -66,7 +66,7 @@ pub enum IndexError {
     /// Another client holds a lock for longer than two leases.
     #[error("the lock at {at} has been held for longer than {waited_ms} ms by {holder}")]
     Locked {
-        /// The bucket.
+        /// The lock word.
         at: RemotePtr,
         /// How long the lock has had the same holder, as observed by this operation.
         waited_ms: u64,
