@@ -38,6 +38,11 @@ impl Backoff {
         self.pauses > LONG
     }
 
+    /// Has there been no reason to look sooner for as long as [`is_long`](Self::is_long) says?
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.growing > LONG
+    }
+
     /// The wait goes on, but not because of a holder that does nothing: pauses are to be short again.
     pub(crate) fn look_sooner(&mut self) {
         self.growing = self.growing.min(SHORT);

@@ -165,6 +165,9 @@ pub(crate) async fn judge(
             shared.bursts.set(shared.bursts.get() + 1);
         }
         drop((index, burst));
+        // A batch that nobody awaits may hold a pin for longer than a drop waits.
+        session.endpoint().settle().await;
+        other.endpoint().settle().await;
         AnyIndex::drop_named(session, NAME).await?;
         session.drain().await?;
     }

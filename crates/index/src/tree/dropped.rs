@@ -10,7 +10,8 @@
 
 use super::faults::{Fault, planted};
 use super::node::magic;
-use super::skeleton::{CHANGE, Leaves, Tree, Trouble, Unread};
+use super::retry::Trouble;
+use super::skeleton::{CHANGE, Leaves, Tree, Unread};
 use crate::IndexError;
 use crate::maintenance::{first_word, read_word};
 use crate::marks::mark;

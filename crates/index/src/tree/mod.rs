@@ -10,6 +10,7 @@
 //! | `cache` | the node cache, which the threads of a compute node share |
 //! | `path_cache` | copies of inner nodes and leaves, which point to each other |
 //! | `skeleton` | what it needs of a leaf design; reading and locking a node |
+//! | `retry` | how an operation goes on where it could not; waiting for a lock |
 //! | `lookups` | lookups, as far as all leaf designs do them alike |
 //! | `local_locks` | queues of a compute node at the locks of nodes |
 //! | `change` | writes, as far as all leaf designs do them alike |
@@ -51,6 +52,7 @@ mod merges;
 mod node;
 mod path_cache;
 mod recovery;
+mod retry;
 mod scan;
 mod separators;
 pub mod sherman;

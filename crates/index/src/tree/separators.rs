@@ -20,7 +20,8 @@ use super::faults::{Fault, planted};
 use super::fence::{Fence, INLINE, shortest_separator};
 use super::inner::Side;
 use super::node::{DEAD, HIGH, Header, Layout, MAX_LEVEL, Node, SIBLING, magic, sibling_word};
-use super::skeleton::{Leaves, Locked, Retry, Slots, Step, Tree, Trouble, sorted_keys};
+use super::retry::{Retry, Step, Trouble};
+use super::skeleton::{Leaves, Locked, Slots, Tree, sorted_keys};
 use crate::IndexError;
 use crate::block;
 use crate::keyhash::KeyHash;
@@ -315,7 +316,7 @@ impl Tree {
         separator: &Separator,
         missing: &mut Vec<Separator>,
     ) -> Result<Option<bool>, IndexError> {
-        let (mut retry, mut full) = (Retry::default(), 0);
+        let (mut retry, mut full) = (Retry::brief(), 0);
         for _ in 0..PATIENCE {
             let pin = self.session.pin(self.maintenance())?;
             let round = self.add_once(&pin, separator, &retry, missing).await;

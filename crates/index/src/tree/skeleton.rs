@@ -11,20 +11,19 @@
 //! * **B4** A node is retired after no node points to it: neither its left sibling nor its parent.
 
 use super::cache::Copies;
-use super::descend::{Detours, Goal};
 use super::dropped::Taken;
 use super::edit::{Edit, One, Steps};
 use super::entries::Slot;
 use super::faults::{Fault, planted};
 use super::fence::{Fence, Key};
-use super::inner::{Inner, Side};
+use super::inner::Inner;
 use super::node::{DEAD, Head, Header, LOW_END, Layout, Node, magic};
 use super::path_cache::{Seen, Wait};
+use super::retry::{Retry, Step, Trouble};
 use crate::IndexError;
-use crate::backoff::Backoff;
 use crate::maintenance::fetch_blocks;
 use crate::marks::mark;
-use farindex_fabric::{Batch, Buf, OpKind, RemotePtr, Span, cold};
+use farindex_fabric::{Batch, Buf, OpKind, RemotePtr, Span};
 use farindex_pool::{IntentCell, Lock, Pin, Session};
 use std::cell::Cell;
 use std::cmp::Ordering;
@@ -37,11 +36,6 @@ use std::time::Duration;
 
 /// READs of a node that are in no state between two changes, before the operation waits.
 const READS: u32 = 4;
-/// Looks at nodes that a descent through far memory finds unusable and [`Leaves::explain_unread`] does not call damaged,
-/// before the tree counts as damaged: a node of another level, or none of this index, where a parent names one. They are a
-/// sixteenth of a lease apart: no client that goes on changes the tree under one operation so often and for so long.
-const LOOKS: u32 = 24;
-
 /// Bytes of the words of a [`Header`].
 pub(super) const HEAD_LEN: usize = LOW_END * 8;
 
@@ -142,56 +136,6 @@ pub(super) struct Tree {
     pub(super) turn: Cell<u64>,
     /// If not 0, the subtree of a node up to this level lies on one memory node.
     pub(super) subtree_levels: u8,
-}
-
-/// Why an operation cannot go on from where it is.
-#[derive(Debug)]
-pub(super) enum Trouble {
-    /// The copy of this parent was old, or nobody knows which one was.
-    Stale(Option<RemotePtr>),
-    /// A parent that was read by this operation leads to a dead node.
-    Dead { at: RemotePtr, level: u8, low: Vec<u8> },
-    /// The node is in no state between two changes.
-    Unsound(RemotePtr),
-    /// Another client holds the lock. `seen` stands for what was READ of the node meanwhile; 0 for nothing.
-    Held { at: RemotePtr, seen: u64 },
-    /// The tree has no such level any more.
-    NoLevel,
-}
-
-/// The result of a step: a value, or why there is none.
-pub(super) type Step<T> = Result<Result<T, Trouble>, IndexError>;
-
-/// How an operation goes on after troubles.
-#[derive(Default)]
-pub(super) struct Retry {
-    backoff: Backoff,
-    /// Descend through far memory, not through copies.
-    pub(super) fresh: bool,
-    /// Dead nodes that stand in the way.
-    detours: Detours,
-    stale: u32,
-    unsound: u32,
-    looks: u32,
-    /// What was READ last of a node whose lock is held.
-    seen: u64,
-    /// A separator could not be added: the operation adds no more.
-    pub(super) leaves_separators: bool,
-}
-
-impl Retry {
-    /// For a descent through far memory.
-    pub(super) fn fresh() -> Self {
-        Retry::around(Detours::default())
-    }
-    /// The same, around these dead nodes.
-    pub(super) fn around(detours: Detours) -> Self {
-        Retry { fresh: true, detours, ..Retry::default() }
-    }
-    /// Where a descent for `key` is to end.
-    pub(super) fn goal<'a>(&'a self, key: &'a [u8]) -> Goal<'a> {
-        Goal::around((key, Side::At), &self.detours)
-    }
 }
 
 /// A node under its lock.
@@ -530,89 +474,6 @@ impl Tree {
         let read = batch.read(at, len);
         let mut done = batch.post().await?;
         Ok((done.old(frozen) == free).then(|| done.buf(read)))
-    }
-
-    /// Waits, or forgets what is old, so that the operation can be tried again. Nothing is pinned meanwhile.
-    pub(super) async fn settle(
-        &self,
-        leaves: &impl Leaves,
-        retry: &mut Retry,
-        trouble: Trouble,
-    ) -> Result<(), IndexError> {
-        match trouble {
-            Trouble::Stale(parent) => {
-                mark!("tree: descended through an old copy");
-                if let Some(parent) = parent {
-                    self.cache.remove(parent);
-                }
-                retry.stale += 1;
-                retry.fresh |= retry.stale > 2 || parent.is_none();
-                if retry.stale.is_multiple_of(8) {
-                    self.check_dropped().await?;
-                    // Others change the tree faster than this operation descends.
-                    retry.backoff.wait(&self.session).await;
-                }
-            }
-            Trouble::Dead { at, level, low } => {
-                retry.fresh = true;
-                retry.detours.add(&low, level);
-                if self.dropping.get() {
-                    // It is freed with all others: what is removed here would be freed twice.
-                    return if low.is_empty() { cold(self.undo_root_change(leaves)).await } else { Ok(()) };
-                }
-                match cold(self.remove_dead(leaves, (at, level, &low), &retry.detours)).await? {
-                    Ok(true) => retry.detours.remove(level),
-                    // Its left neighbour is being merged with it.
-                    Err(Trouble::Held { at: left, .. }) => cold(self.wait_for(leaves, retry, left, false)).await?,
-                    Ok(false) | Err(_) => drop(retry.backoff.wait(&self.session).await),
-                }
-            }
-            Trouble::NoLevel => retry.fresh = true,
-            Trouble::Held { at, seen } => {
-                if seen != 0 && std::mem::replace(&mut retry.seen, seen) != seen {
-                    // Its holders come and go. One that looks rarely would wait for long (bug 200).
-                    retry.backoff.look_sooner();
-                }
-                self.wait_for(leaves, retry, at, false).await?;
-            }
-            Trouble::Unsound(at) => {
-                // Writers of a hot leaf are no reason to distrust the way there, at first.
-                retry.unsound += 1;
-                retry.fresh |= retry.unsound > 3;
-                if retry.unsound.is_multiple_of(8) {
-                    // A node of an index that was dropped is zeros.
-                    self.check_dropped().await?;
-                }
-                self.wait_for(leaves, retry, at, true).await?;
-            }
-        }
-        Ok(())
-    }
-
-    async fn wait_for(
-        &self,
-        leaves: &impl Leaves,
-        retry: &mut Retry,
-        at: RemotePtr,
-        unsound: bool,
-    ) -> Result<(), IndexError> {
-        if !retry.backoff.wait(&self.session).await {
-            return Ok(());
-        }
-        self.check_dropped().await?;
-        let pin = self.session.pin(self.maintenance())?;
-        let held = self.recover_node(leaves, &pin, at).await?;
-        if held.is_none() && unsound && !leaves.explain_unread(&pin, at).await? {
-            retry.looks += 1;
-            if retry.looks > LOOKS {
-                let waited_ms = (self.session.pool().lease() / 16 * LOOKS).as_millis() as u64;
-                return Err(match cold(leaves.slow_owner(&pin, at)).await? {
-                    Some(holder) => IndexError::Locked { at, waited_ms, holder },
-                    None => IndexError::corrupt(at, "a node that its parent does not describe"),
-                });
-            }
-        }
-        retry.backoff.check_holder(&pin, held).await
     }
 
     /// READs the low key of a node, which never changes.

@@ -4,7 +4,8 @@
 use super::descend::{Detours, Separator};
 use super::fence::Fence;
 use super::node::{DEAD, Header, Node, magic};
-use super::skeleton::{Leaves, Retry, Step, Tree, Trouble, Unread};
+use super::retry::{Retry, Step, Trouble};
+use super::skeleton::{Leaves, Tree, Unread};
 use crate::IndexError;
 use crate::audit::{Damage, Findings};
 use crate::block::UNIT;

@@ -299,3 +299,15 @@ fn a_creation_that_fails_frees_nothing() {
 fn a_recovery_does_not_wait_for_a_node_that_was_removed() {
     passes("sherman", 523, features(34));
 }
+
+/// While clients that live try to take a lock, nobody can tell that its holder was evicted (docs/bugs/228).
+#[test]
+fn a_lock_that_many_want_is_taken_over_in_time() {
+    passes("sherman", 825_019_542, features(31));
+}
+
+/// A batch that nobody awaits keeps a pin while its client drops the index.
+#[test]
+fn a_drop_waits_for_what_its_own_client_has_in_flight() {
+    passes("sephash", 823_006_549, features_and_crashes(31));
+}

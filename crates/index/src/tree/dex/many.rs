@@ -11,7 +11,7 @@ use super::wire::{Ask, Outcome, Reply, gets};
 use crate::tree::change::Puts;
 use crate::tree::descend::Found;
 use crate::tree::lookups::{Answer, LooksUp};
-use crate::tree::skeleton::Retry;
+use crate::tree::retry::Retry;
 use crate::{IndexError, Value, join, marks::mark};
 use farindex_fabric::{FabricError, NodeId, Span};
 use std::collections::BTreeMap;

@@ -11,4 +11,6 @@ mod unlinked;
 use crate::trees::tests_of;
 use farindex_index::Sherman;
 
-tests_of!(Sherman: waits::{a_write_that_misses_a_separator_waits_for_its_own_lock_alone});
+tests_of!(Sherman: waits::{
+    a_write_that_misses_a_separator_waits_for_its_own_lock_alone, who_waits_for_long_declares_no_intent,
+});

@@ -3,7 +3,7 @@
 use super::Tree;
 use super::hand_over::{VALUE, key};
 use farindex_fabric::{NodeId, RemotePtr};
-use farindex_index::{IndexError, Insert};
+use farindex_index::{IndexError, Insert, Lifecycle};
 use farindex_pool::{PoolOptions, intent};
 use farindex_testkit::world::{Member, World};
 use std::future::{Future, poll_fn};
@@ -74,5 +74,50 @@ pub(crate) fn a_write_that_misses_a_separator_waits_for_its_own_lock_alone<T: Tr
         let took = member.endpoint.now() - began;
         assert!(matches!(inserted, Err(IndexError::Locked { .. })), "{inserted:?}");
         assert!(took > LEASE * 2 && took < LEASE * 4, "{took:?}");
+    });
+}
+
+/// Drops an operation when an intent of its client names a lock. Returns the lock, if the batch that took it did.
+async fn until_lock<T>(member: &Member, operation: impl Future<Output = T>) -> RemotePtr {
+    let mut operation = pin!(operation);
+    loop {
+        let polled = poll_fn(|cx| Poll::Ready(operation.as_mut().poll(cx))).await;
+        assert!(polled.is_pending(), "the operation ends before it has a lock");
+        member.endpoint.sleep(Duration::from_micros(50)).await;
+        if let Some(lock) = named(member).await.pop() {
+            return lock;
+        }
+    }
+}
+
+/// See docs/bugs/228: while clients that live try to take a lock, nobody can tell that its holder was evicted. So an operation
+/// that has waited for long only looks, and takes the lock when its holder releases it.
+pub(crate) fn who_waits_for_long_declares_no_intent<T: Tree>() {
+    World::calm(1, 4 << 20).run(async move |ctx| {
+        let options = PoolOptions { lease: LEASE, ..PoolOptions::default() };
+        let pool = ctx.pool(&options).await;
+        let (holder, other) = (ctx.join(&pool).await, ctx.join(&pool).await);
+        let index = T::create(&holder.session, "tree", &T::smallest()).await.expect("an index");
+        assert_eq!(index.insert(&key(1), VALUE).await, Ok(Insert::Inserted));
+        let theirs = T::open(&other.session, "tree").await.expect("the index");
+        let key = key(1);
+        let lock = until_lock(&holder, index.update(&key, VALUE)).await;
+
+        let began = other.endpoint.now();
+        let (mut looks, mut tries) = (0, 0);
+        let mut update = pin!(with_heartbeats(&holder, with_heartbeats(&other, theirs.update(&key, VALUE))));
+        let updated = loop {
+            if let Poll::Ready(updated) = poll_fn(|cx| Poll::Ready(update.as_mut().poll(cx))).await {
+                break updated;
+            }
+            let names = named(&holder).await.into_iter().filter(|at| *at == lock).count();
+            if other.endpoint.now() - began > LEASE / 8 {
+                looks += 1;
+                tries += usize::from(names > 1);
+            }
+        };
+        assert!(matches!(updated, Err(IndexError::Locked { .. })), "{updated:?}");
+        assert!(looks > 1000, "{looks}");
+        assert_eq!(tries, 0, "at so many of {looks} looks the other client tries to take the lock");
     });
 }
