@@ -163,7 +163,7 @@ impl Tree {
         }
     }
 
-    /// Finds out why an operation waits for a node: fails if its lock has had the same holder for two leases, or the node is damaged.
+    /// Finds out why an operation waits for a node: fails if its lock has had the same holder for two leases, or if it is damaged.
     async fn check_node(
         &self,
         leaves: &impl Leaves,

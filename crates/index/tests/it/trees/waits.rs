@@ -91,7 +91,7 @@ async fn until_lock<T>(member: &Member, operation: impl Future<Output = T>) -> R
 }
 
 /// See docs/bugs/228: while clients that live try to take a lock, nobody can tell that its holder was evicted. So an operation
-/// that has waited for long only looks, and takes the lock when its holder releases it.
+/// that has waited for long only looks.
 pub(crate) fn who_waits_for_long_declares_no_intent<T: Tree>() {
     World::calm(1, 4 << 20).run(async move |ctx| {
         let options = PoolOptions { lease: LEASE, ..PoolOptions::default() };
