@@ -278,11 +278,11 @@ pub fn aimed_cases() -> Vec<FaultCase> {
         in_kind(
             "who waits for a lock takes those that try to get it for its holders",
             "pool::Fault::TriersHold",
-            short().with(Feature::Holders),
-            "sherman",
+            crowded().with(Feature::Holders),
+            "cuckoo",
             plant_in_pool(pool::Fault::TriersHold),
         )
-        .seen_at(61),
+        .seen_at(245),
         in_kind(
             "a client that finds no vacant slot evicts nobody",
             "pool::Fault::RegistersOnly",
@@ -316,6 +316,12 @@ pub fn aimed_cases() -> Vec<FaultCase> {
 /// Runs that end soon if they have no end.
 fn short() -> Setup {
     Setup { max_steps: 500_000, ..Setup::default() }
+}
+
+/// Many operations on a few keys.
+fn crowded() -> Setup {
+    let (hot_keys, colliding_keys, cold_keys) = ((1, 2), (0, 3), (0, 3));
+    Setup { clients: (4, 6), coroutines: (3, 6), hot_keys, colliding_keys, cold_keys, ..Setup::default() }
 }
 
 /// RACE behind a lock table with this fault, or with none.
