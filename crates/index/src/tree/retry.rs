@@ -1,7 +1,8 @@
 //! How an operation goes on where it could not: forget an old copy, go round a dead node, wait for a lock.
 //!
 //! Invariants: nothing is pinned while an operation waits. No wait for the holder of a lock exceeds two leases, unless the holder
-//! changes meanwhile. An operation that waits does not keep others from taking the lock over from a client that was evicted (H8).
+//! changes meanwhile. An operation that waits for long does not keep others from taking the lock over from a client that was evicted
+//! (H8).
 
 use super::descend::{Detours, Goal};
 use super::inner::Side;

@@ -304,7 +304,7 @@ fn a_recovery_does_not_wait_for_a_node_that_was_removed() {
 #[test]
 fn a_lock_that_many_want_is_taken_over_in_time() {
     passes("sherman", 825_019_542, features(31));
-    // The intents of clients that tried filled every cell of every slot.
+    // The intents of clients that had only tried left the next client no cell.
     passes("chime", 826_012_854, features_and_crashes(31));
 }
 
