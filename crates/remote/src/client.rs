@@ -96,9 +96,14 @@ pub struct Pending {
     asked: Instant,
     deadline: Duration,
     addr: String,
+    generation: u64,
 }
 
 impl Pending {
+    /// The [`generation`](Control::generation) that it was asked in: of the connection that it went over, if there was one.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
     fn silent(&self) -> ControlError {
         ControlError::Silent { addr: self.addr.clone(), after: self.deadline }
     }
@@ -229,13 +234,15 @@ impl Shared {
 
     fn ask(&self, message: Message) -> Pending {
         let slot = Arc::new(Slot::default());
+        let mut state = self.lock();
         let pending = Pending {
             slot: Arc::clone(&slot),
             asked: Instant::now(),
             deadline: self.settings.deadline,
             addr: self.addr.clone(),
+            // It changes under the lock alone.
+            generation: self.generation.load(Ordering::Acquire),
         };
-        let mut state = self.lock();
         if let Link::Down(error) | Link::Ended(error) = &state.link {
             slot.put(Err(error.clone()));
             return pending;

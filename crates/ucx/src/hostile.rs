@@ -1,34 +1,30 @@
 //! Clients of the data plane that violate the protocol: each loses its connection, and no other client is affected.
 
-use crate::UcxFabric;
 use crate::chain::{ANSWER_HEADER, Answer, Greeting, MAX_CHAIN, Status, encode, finish};
 use crate::node::{Poll, UcxPlane, UcxSettings};
 use crate::ucp::{Context, ContextSettings, EpId, Worker};
 use farindex_fabric::buf::BufPool;
-use farindex_fabric::exec::Driver;
-use farindex_fabric::{Chain, Fabric, NodeId, OpKind, RemotePtr, Verb, VerbKind};
+use farindex_fabric::{Chain, NodeId, RemotePtr, Verb, VerbKind};
 use farindex_remote::client::ControlSettings;
-use farindex_remote::wire::{Reader, Writer};
-use farindex_remote::{
-    Cluster, ClusterClient, Metrics, Node, NodeMemory, NodeSettings, Peer, Plane, PlaneKind, Refusal, Tokens,
-};
+use farindex_remote::wire::Reader;
+use farindex_remote::{Cluster, ClusterClient, Metrics, Node, NodeMemory, NodeSettings, Tokens};
 use rustix::net::{self, AddressFamily, SocketType};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-struct Served {
-    node: Node,
+pub(crate) struct Served {
+    pub(crate) node: Node,
     memory: Arc<NodeMemory>,
-    metrics: Metrics,
+    pub(crate) metrics: Metrics,
 }
 
 /// Is UCX there? A machine without it is treated as by the other tests of this crate.
-fn is_there() -> bool {
+pub(crate) fn is_there() -> bool {
     let there = crate::available();
     if let Err(why) = &there {
         assert!(!std::env::var("FARINDEX_REQUIRE").is_ok_and(|what| what.contains("ucx")), "{why}");
@@ -38,7 +34,7 @@ fn is_there() -> bool {
 }
 
 /// `None` on a machine without UCX.
-fn serve(len: u64) -> Option<Served> {
+pub(crate) fn serve(len: u64) -> Option<Served> {
     if !is_there() {
         return None;
     }
@@ -97,7 +93,7 @@ struct Client {
     sequence: u64,
 }
 
-const TIME_LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 impl Client {
     /// A request of one verb, over a connection of that number.
@@ -313,80 +309,6 @@ fn listening_ports() -> Vec<u16> {
     let fields = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
     let listening = fields.filter(|fields| fields.get(3) == Some(&"0A"));
     listening.filter_map(|fields| u16::from_str_radix(fields[1].split_once(':')?.1, 16).ok()).collect()
-}
-
-/// The data plane of a memory node that greets when the test says so.
-struct Silent {
-    address: Vec<u8>,
-    attached: Mutex<Option<Vec<u8>>>,
-}
-
-/// What it calls every connection.
-const SESSION: u64 = 0x5E55_1011;
-
-impl Plane for Silent {
-    fn kind(&self) -> PlaneKind {
-        PlaneKind::Ucx
-    }
-    fn attach(&self, _: &Peer, request: &[u8]) -> Result<Vec<u8>, Refusal> {
-        *self.attached.lock().unwrap() = Some(request.to_vec());
-        let mut answer = Vec::new();
-        answer.put_u64(SESSION);
-        answer.put_counted(&self.address);
-        Ok(answer)
-    }
-    fn detach(&self, _: u64) {}
-}
-
-#[test]
-fn a_client_sends_nothing_before_the_memory_node_has_greeted() {
-    if !is_there() {
-        return;
-    }
-    let context = Context::new(ContextSettings { wakeup: false, loopback: true }).unwrap();
-    let mut worker = Worker::new(&context).unwrap();
-    let plane = Arc::new(Silent { address: worker.address().unwrap(), attached: Mutex::default() });
-    let memory = Arc::new(NodeMemory::anonymous(NodeId::new(0), 1 << 16).unwrap());
-    let listen = NodeSettings::new("127.0.0.1:0".parse().unwrap(), Tokens::open());
-    let node = Node::start(memory, Arc::clone(&plane) as Arc<dyn Plane>, listen, Metrics::new()).unwrap();
-    let cluster = Cluster::connect(&[node.addr().to_string()], ControlSettings::default()).unwrap();
-    let fabric = UcxFabric::new(cluster).unwrap();
-    let endpoint = fabric.connect(&fabric.new_identity()).unwrap();
-    let span = endpoint.span(OpKind::Other);
-    let _read = span.read(RemotePtr::new(NodeId::new(0), 64), 8);
-    let since = Instant::now();
-    let theirs = loop {
-        assert!(since.elapsed() < TIME_LIMIT, "it does not attach");
-        endpoint.progress();
-        if let Some(address) = plane.attached.lock().unwrap().take() {
-            break address;
-        }
-    };
-    // It has the answer by then, and connects in a few rounds.
-    let since = Instant::now();
-    while since.elapsed() < Duration::from_millis(50) {
-        endpoint.progress();
-        worker.progress();
-    }
-    assert_eq!((fabric.messages(), worker.received()), (0, None));
-    let ep = worker.connect(&theirs).unwrap();
-    for session in [SESSION + 1, SESSION] {
-        assert_eq!(fabric.messages(), 0);
-        let mut greeting = Vec::new();
-        Greeting { session, node: NodeId::new(0) }.encode(&mut greeting);
-        worker.send(ep, greeting).unwrap();
-        let since = Instant::now();
-        while since.elapsed() < Duration::from_millis(20) {
-            endpoint.progress();
-            worker.progress();
-        }
-    }
-    let since = Instant::now();
-    while worker.received().is_none() {
-        assert!(since.elapsed() < TIME_LIMIT, "it sends nothing");
-        endpoint.progress();
-        worker.progress();
-    }
 }
 
 /// Where a child finds the memory node, how many times it lets UCX work before it is gone, and how many milliseconds it

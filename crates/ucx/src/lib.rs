@@ -12,13 +12,17 @@
 //! | `slots` | values under numbers that a memory node repeats |
 //! | [`node`] | the memory node's loop |
 //! | [`fabric`] | the client's side: [`UcxFabric`] |
+//! | `line` | one worker's connection to one node |
 //! | `transport` | one worker's connections to all nodes |
 //! | `ucp` | UCX without raw pointers; the only `unsafe` code of this crate |
 
+#[cfg(test)]
+mod attaching;
 pub mod chain;
 pub mod fabric;
 #[cfg(test)]
 mod hostile;
+mod line;
 pub mod node;
 mod slots;
 mod transport;

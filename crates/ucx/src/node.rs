@@ -1,14 +1,14 @@
 //! The memory node's loop: one thread receives requests, carries them out, and answers.
 //!
 //! Invariants: what has come is carried out message by message, and then answered: one message to each client, unless
-//! the answers are many; answers do not wait for a call of another client; only this thread touches far memory, so once it has dropped a connection, nothing of it takes effect any
-//! more (G6); a request of no connection is dropped; a client that sends a malformed request, or does not read its
+//! the answers are many; answers do not wait for a call of another client; only this thread touches far memory, so once
+//! it has dropped a connection, nothing of it takes effect any more (G6); a request of no connection is dropped; a client that sends a malformed request, or does not read its
 //! replies, is disconnected, and no other client is affected.
 
 use crate::chain::{Front, Greeting, Refused, Served, check, serve};
 use crate::ucp::{Context, ContextSettings, EpId, Worker};
 use farindex_fabric::FabricError;
-use farindex_remote::wire::{Reader, Writer};
+use farindex_remote::wire::Writer;
 use farindex_remote::{Metrics, NodeMemory, Peer, Plane, PlaneKind, Refusal};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
@@ -55,7 +55,7 @@ pub struct UcxPlane {
 
 enum Order {
     Attach(Peer, Vec<u8>, SyncSender<Result<Vec<u8>, Refusal>>),
-    Release(u64, u64),
+    Release(u64, Vec<u8>),
     Detach(u64, SyncSender<()>),
     Stop,
 }
@@ -118,9 +118,7 @@ impl Plane for UcxPlane {
         answered.recv_timeout(ATTACH_TIME).map_err(|_| Refusal("the memory node's loop does not answer".to_owned()))?
     }
     fn release(&self, link: u64, request: &[u8]) {
-        if let Ok(session) = Reader::new(request).u64() {
-            self.order(Order::Release(link, session));
-        }
+        self.order(Order::Release(link, request.to_vec()));
     }
     fn detach(&self, link: u64) {
         let (done, is_done) = sync_channel(1);
@@ -227,6 +225,8 @@ impl Counts {
 struct Session {
     ep: EpId,
     peer: Peer,
+    /// Of the client's worker.
+    address: Vec<u8>,
     requests: u64,
     /// Answers that were not sent yet, and whether there are any.
     reply: Vec<u8>,
@@ -414,15 +414,13 @@ impl Loop {
                 // A client that does not wait any more is detached soon.
                 let _ = answer.send(self.attach(peer, &address));
             }
-            Order::Release(link, session) => {
-                if self.sessions.get(&session).is_some_and(|session| session.peer.link == link) {
-                    self.end(session);
-                }
+            Order::Release(link, which) => {
+                // Its number; or the address of the client's worker, while the client does not know the number.
+                let number = which.as_slice().try_into().ok().map(u64::from_le_bytes);
+                self.end_those(link, |id, session| number.map_or(session.address == which, |number| number == id));
             }
             Order::Detach(link, done) => {
-                let theirs = self.sessions.iter().filter(|(_, session)| session.peer.link == link);
-                let theirs: Vec<u64> = theirs.map(|(id, _)| *id).collect();
-                theirs.into_iter().for_each(|id| self.end(id));
+                self.end_those(link, |_, _| true);
                 // The control thread waits.
                 let _ = done.send(());
             }
@@ -447,8 +445,9 @@ impl Loop {
         let mut greeting = self.worker.buffer();
         Greeting { session: id, node: self.memory.node() }.encode(&mut greeting);
         let _ = self.worker.send(ep, greeting);
-        self.sessions
-            .insert(id, Session { ep, peer, requests: 0, reply: Vec::new(), owed: false, expelled: false, lost: None });
+        let address = address.to_vec();
+        let (requests, reply, owed, expelled, lost) = (0, Vec::new(), false, false, None);
+        self.sessions.insert(id, Session { ep, peer, address, requests, reply, owed, expelled, lost });
         self.counts.sessions.inc();
         let mut answer = Vec::new();
         answer.put_u64(id);
@@ -462,6 +461,13 @@ impl Loop {
             self.worker.close(session.ep);
             self.counts.sessions.dec();
         }
+    }
+
+    /// Ends connections of one client.
+    fn end_those(&mut self, link: u64, which: impl Fn(u64, &Session) -> bool) {
+        let those = self.sessions.iter().filter(|(id, session)| session.peer.link == link && which(**id, session));
+        let those: Vec<u64> = those.map(|(id, _)| *id).collect();
+        those.into_iter().for_each(|id| self.end(id));
     }
 
     fn lost(&mut self, ep: EpId, why: &str) {

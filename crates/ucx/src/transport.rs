@@ -9,13 +9,14 @@
 //! Once warm, a batch allocates nothing.
 
 use crate::chain::{self, Answer, FULL_BATCHES, FULL_BYTES, Greeting, Sizes, Status};
+use crate::line::{Collected, Line, State, attached};
 use crate::slots::Slots;
 use crate::ucp::{Context, EpId, Worker};
 use farindex_fabric::transport::{Completions, Post, Traffic};
 use farindex_fabric::{Capabilities, Chain, FabricError, Identity, NodeId, Transport, Verb, VerbKind};
 use farindex_remote::control::Message;
-use farindex_remote::wire::{Reader, Writer};
-use farindex_remote::{Cluster, ClusterClient, Control, ControlError, Link, Pending, Rights, Welcome};
+use farindex_remote::wire::Reader;
+use farindex_remote::{Cluster, ClusterClient, ControlError, Link, Pending, Welcome};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -75,50 +76,6 @@ enum PartKind {
     Revoke(Box<Pending>),
 }
 
-/// The message to one node that is being collected.
-#[derive(Default)]
-struct Collected {
-    bytes: Vec<u8>,
-    batches: u32,
-    sizes: Sizes,
-}
-
-/// The connection to one node.
-struct Line {
-    node: NodeId,
-    len: u64,
-    rights: Rights,
-    state: State,
-    /// Generation of the control connection when it was last checked.
-    generation: u64,
-    /// The connection of which the node has said last that it is there.
-    greeted: Option<u64>,
-    collected: Collected,
-    /// Parts that are in no message yet, because there is no connection.
-    unsent: Vec<u64>,
-    /// Number of parts that are revocations.
-    revocations: usize,
-    answered: u64,
-    /// Parts of batches that it has not answered.
-    owed: u32,
-}
-
-enum State {
-    Idle,
-    Attaching(Pending),
-    /// The node has made its half, and has not greeted yet.
-    Attached {
-        session: u64,
-        address: Vec<u8>,
-    },
-    Up {
-        ep: EpId,
-        session: u64,
-    },
-    /// UCX has lost it, at this time and for this reason.
-    Broken(Instant, String),
-}
-
 /// One worker's connections.
 pub(crate) struct Connection {
     shared: Arc<Shared>,
@@ -147,20 +104,8 @@ impl Connection {
         welcomes: &[Welcome],
     ) -> Result<Self, FabricError> {
         let worker = Worker::new(&shared.context).map_err(FabricError::Settings)?;
-        let line = |(control, welcome): (&Control, &Welcome)| Line {
-            node: welcome.node,
-            len: welcome.len,
-            rights: welcome.rights,
-            state: State::Idle,
-            generation: control.generation(),
-            greeted: None,
-            collected: Collected::default(),
-            unsent: Vec::new(),
-            revocations: 0,
-            answered: 0,
-            owed: 0,
-        };
-        let lines = client.controls().iter().zip(welcomes).map(line).collect();
+        let lines =
+            client.controls().iter().zip(welcomes).map(|(control, welcome)| Line::new(control, welcome)).collect();
         Ok(Connection {
             shared,
             client,
@@ -184,7 +129,7 @@ impl Connection {
         for verb in chain {
             let (node, place) = (verb.node(), verb.node().index());
             let line = self.lines.get(place).ok_or(FabricError::NoSuchNode(node))?;
-            check_verb(verb, line, self.shared.capabilities)?;
+            line.check(verb, self.shared.capabilities)?;
             if matches!(verb.kind, VerbKind::Revoke(_)) {
                 continue;
             }
@@ -273,7 +218,12 @@ impl Connection {
         match &line.state {
             State::Idle => match control.link() {
                 Link::Up => match self.worker.address() {
-                    Ok(address) => line.state = State::Attaching(control.attach(address)),
+                    Ok(address) => {
+                        let asked = control.attach(address);
+                        // Of the connection that it went over: when `advance` sees a change next, this one is lost.
+                        line.generation = asked.generation();
+                        line.state = State::Attaching(asked);
+                    }
                     Err(why) => self.fail(place, &FabricError::Settings(why), true),
                 },
                 Link::Down(error) | Link::Ended(error) => {
@@ -353,7 +303,8 @@ impl Connection {
             }
         }
         match &line.state {
-            State::Attached { session, address } if line.greeted == Some(*session) => {
+            State::Attached { session, address } if line.greeted.contains(session) => {
+                line.greeted.clear();
                 match self.worker.connect(address) {
                     Ok(ep) => {
                         line.state = State::Up { ep, session: *session };
@@ -368,6 +319,8 @@ impl Connection {
             State::Broken(since, why) if since.elapsed() > REASON_TIME => {
                 let error = FabricError::Unreachable { node, reason: format!("UCX lost the connection: {why}") };
                 line.state = State::Idle;
+                // The node would take the client for lost, whatever it attaches next. Nothing is left to do if it is.
+                self.worker.address().into_iter().for_each(|address| control.detach(address));
                 self.fail(place, &error, true);
             }
             State::Idle | State::Attaching(_) | State::Attached { .. } | State::Up { .. } | State::Broken(..) => {}
@@ -401,7 +354,7 @@ impl Connection {
         match Greeting::decode(message) {
             Some(Greeting { session, node }) => {
                 if let Some(line) = self.lines.get_mut(node.index()) {
-                    line.greeted = Some(session);
+                    line.greet(session);
                 }
                 false
             }
@@ -477,41 +430,6 @@ impl Connection {
             }
         }
     }
-}
-
-#[inline]
-fn check_verb(verb: &Verb, line: &Line, capabilities: Capabilities) -> Result<(), FabricError> {
-    let (ptr, len, node) = (verb.ptr, verb.len(), line.node);
-    let changes = match verb.kind {
-        VerbKind::Call { .. } if !capabilities.call => {
-            return Err(FabricError::Unsupported { fabric: NAME, verb: "CALL" });
-        }
-        VerbKind::Call { .. } => return Ok(()),
-        VerbKind::Read(_) => false,
-        _ => true,
-    };
-    if changes && line.rights != Rights::ReadWrite {
-        return Err(FabricError::ReadOnly(node));
-    }
-    if matches!(verb.kind, VerbKind::Revoke(_)) {
-        return Ok(());
-    }
-    if !ptr.offset().is_multiple_of(8) || !len.is_multiple_of(8) {
-        return Err(FabricError::Misaligned { ptr, len });
-    }
-    if ptr.offset().checked_add(len as u64).is_none_or(|end| end > line.len) {
-        return Err(FabricError::OutOfBounds { ptr, len, region: line.len });
-    }
-    Ok(())
-}
-
-/// The node's half of a connection: its number there, and the address of the node's worker.
-fn attached(control: &Control, answer: Message) -> Result<(u64, Vec<u8>), ControlError> {
-    let wrong = || ControlError::Lost { addr: control.addr().to_owned(), why: "it gave a wrong answer".to_owned() };
-    let Message::Attached(bytes) = answer else { return Err(wrong()) };
-    let mut fields = Reader::new(&bytes);
-    let read = fields.u64().and_then(|session| Ok((session, fields.counted()?.to_vec())));
-    read.map_err(|_| wrong())
 }
 
 impl Transport for Connection {
@@ -612,10 +530,13 @@ impl Drop for Connection {
     fn drop(&mut self) {
         self.flush();
         for (line, control) in self.lines.iter().zip(self.client.controls()) {
-            if let State::Attached { session, .. } | State::Up { session, .. } = line.state {
-                let mut which = Vec::new();
-                which.put_u64(session);
-                control.detach(which);
+            match line.state {
+                State::Attached { session, .. } | State::Up { session, .. } => {
+                    control.detach(session.to_le_bytes().to_vec());
+                }
+                // The number is not known yet. Without a release the node would take the client for lost.
+                State::Attaching(_) => self.worker.address().into_iter().for_each(|address| control.detach(address)),
+                State::Idle | State::Broken(..) => {}
             }
         }
     }
