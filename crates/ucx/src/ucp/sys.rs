@@ -111,10 +111,28 @@ pub(super) struct RequestParam {
     pub(super) recv_info: *mut c_void,
     pub(super) memh: *mut c_void,
 }
+impl RequestParam {
+    /// With a callback, if there is one, and what it gets.
+    pub(super) fn new(flags: u32, cb: Option<SendCallback>, user_data: *mut c_void) -> Self {
+        let calls = if cb.is_some() { OP_ATTR_CALLBACK | OP_ATTR_USER_DATA } else { 0 };
+        RequestParam {
+            op_attr_mask: calls | OP_ATTR_FLAGS,
+            flags,
+            request: std::ptr::null_mut(),
+            cb,
+            datatype: 0,
+            user_data,
+            reply_buffer: std::ptr::null_mut(),
+            memory_type: 0,
+            recv_info: std::ptr::null_mut(),
+            memh: std::ptr::null_mut(),
+        }
+    }
+}
 pub(super) type SendCallback = extern "C" fn(request: *mut c_void, status: Status, user_data: *mut c_void);
-pub(super) const OP_ATTR_CALLBACK: u32 = 1 << 1;
-pub(super) const OP_ATTR_USER_DATA: u32 = 1 << 2;
-pub(super) const OP_ATTR_FLAGS: u32 = 1 << 4;
+const OP_ATTR_CALLBACK: u32 = 1 << 1;
+const OP_ATTR_USER_DATA: u32 = 1 << 2;
+const OP_ATTR_FLAGS: u32 = 1 << 4;
 pub(super) const AM_SEND_FLAG_EAGER: u32 = 1 << 1;
 #[cfg(test)]
 pub(super) const AM_SEND_FLAG_RNDV: u32 = 1 << 2;
@@ -201,6 +219,7 @@ api! {
     ucp_worker_set_am_recv_handler: fn(*mut RawWorker, *const AmHandlerParam) -> Status;
     ucp_ep_create: fn(*mut RawWorker, *const EpParams, *mut *mut RawEp) -> Status;
     ucp_ep_close_nbx: fn(*mut RawEp, *const RequestParam) -> StatusPtr;
+    ucp_ep_flush_nbx: fn(*mut RawEp, *const RequestParam) -> StatusPtr;
     ucp_ep_print_info: fn(*mut RawEp, *mut RawFile);
     ucp_am_send_nbx: fn(*mut RawEp, c_uint, *const c_void, usize, *const c_void, usize, *const RequestParam) -> StatusPtr;
     ucp_request_check_status: fn(*mut c_void) -> Status;
