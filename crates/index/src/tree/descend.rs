@@ -16,7 +16,8 @@ use crate::marks::mark;
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use std::sync::Arc;
 
-/// Steps to the right before a descent begins again from the root.
+/// Steps to the right on one level before a descent through copies begins again from the root. Through far memory there is
+/// no such bound: where separators are missing, no other way leads there (bug 230).
 const RIGHT_STEPS: u32 = 64;
 
 /// A separator that is missing in some node of a level.
@@ -142,6 +143,8 @@ impl Tree {
         // The node whose word led here: its address, if it was an old copy.
         let mut led: (Option<RemotePtr>, bool) = (None, false);
         let mut steps = 0;
+        // High key of the node on the left.
+        let mut passed: Option<Key> = None;
         loop {
             let (node, cached) = match self.inner(span, (at, led.0), want, fresh).await? {
                 Ok(found) => found,
@@ -166,9 +169,12 @@ impl Tree {
                     missing.push(Separator { level: node.level + 1, child: node.sibling, key: high.to_vec() });
                 }
                 steps += 1;
-                if steps > RIGHT_STEPS || node.sibling.is_null() {
+                // Every step goes to a larger key: no way is endless.
+                let high = node.high.as_deref();
+                if high <= passed.as_deref() || node.sibling.is_null() || (steps > RIGHT_STEPS && !fresh) {
                     return Ok(Err(Trouble::Stale(led.0)));
                 }
+                passed = high.map(Key::from_slice);
                 (led, at, want) = ((Some(at), cached), node.sibling, Some(node.level));
                 continue;
             }
@@ -187,7 +193,7 @@ impl Tree {
             if !fresh && !self.cache.has(child) && ends(&node, i) {
                 return Ok(Ok(Found { at: child, level: node.level - 1, parent: Some((node, i)), cached }));
             }
-            (led, at, want, steps) = ((Some(at), cached), child, Some(node.level - 1), 0);
+            (led, at, want, steps, passed) = ((Some(at), cached), child, Some(node.level - 1), 0, None);
         }
     }
 

@@ -313,3 +313,9 @@ fn a_lock_that_many_want_is_taken_over_in_time() {
 fn a_drop_waits_for_what_its_own_client_has_in_flight() {
     passes("sephash", 823_006_549, features_and_crashes(31));
 }
+
+/// A pool is full, and more separators in a row are missing than a descent went past (docs/bugs/230).
+#[test]
+fn a_descent_goes_past_many_nodes_whose_separators_are_missing() {
+    passes_coalesced("chime", 901_313_235, features_and_crashes(34));
+}
