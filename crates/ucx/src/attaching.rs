@@ -101,7 +101,7 @@ impl Stage {
     fn greet(&mut self, ep: EpId, session: u64) {
         let mut greeting = Vec::new();
         Greeting { session, node: NODE }.encode(&mut greeting);
-        self.worker.send(ep, greeting).unwrap();
+        self.worker.greet(ep, greeting).unwrap();
     }
 }
 

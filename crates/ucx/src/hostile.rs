@@ -375,6 +375,68 @@ fn clients_that_leave_during_connection_set_up_do_no_harm() {
     });
 }
 
+/// Where a child finds the memory node.
+const HOARDER: &str = "FARINDEX_HOARDER";
+/// Requests that the child sends, and bytes of each answer.
+const HOARD: (u64, usize) = (8000, 4 << 10);
+
+/// A client that asks for much and reads nothing: this is the child of the next test.
+#[test]
+fn hoarder() {
+    let Ok(addr) = std::env::var(HOARDER) else { return };
+    let cluster = Cluster::connect(&[addr], ControlSettings::default()).unwrap();
+    let client = cluster.client(&cluster.new_identity().unwrap()).unwrap();
+    let context = Context::new(ContextSettings { wakeup: false, loopback: true }).unwrap();
+    let mut worker = Worker::new(&context).unwrap();
+    let answer = client.controls()[0].attach_now(worker.address().unwrap()).unwrap();
+    let mut fields = Reader::new(&answer);
+    let session = fields.u64().unwrap();
+    wait_for_greeting(&mut worker, session);
+    let ep = worker.connect(fields.counted().unwrap()).unwrap();
+    let pool = Rc::new(BufPool::default());
+    for sequence in 1..=HOARD.0 {
+        let read = VerbKind::Read(pool.take(HOARD.1));
+        let chain: Chain = vec![Verb { ptr: RemotePtr::new(NodeId::new(0), 0), kind: read, fence: false }];
+        let mut bytes = Vec::new();
+        encode(&chain, NodeId::new(0), session, sequence, &mut bytes);
+        finish(&mut bytes, 1);
+        worker.send(ep, bytes).unwrap();
+        // The first one is answered. From then on UCX reads nothing, and what is sent leaves at once.
+        while sequence == 1 && worker.received().is_none() {
+            worker.progress();
+        }
+        // Each answer is to be a message of its own.
+        let since = Instant::now();
+        while since.elapsed() < Duration::from_micros(20) {
+            std::hint::spin_loop();
+        }
+    }
+    std::thread::sleep(TIME_LIMIT);
+}
+
+/// What waits for a client in UCX when the client is killed, messages of UCX's own among it, does not end the memory node.
+#[test]
+fn a_client_that_is_killed_with_unread_replies_does_no_harm() {
+    let Some(served) = serve(1 << 16) else { return };
+    let mut other = served.client();
+    assert!(other.is_fine());
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "hostile::hoarder"]).env(HOARDER, served.node.addr().to_string());
+    let mut child = child.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let since = Instant::now();
+    while served.count("batches") < HOARD.0 {
+        assert!(since.elapsed() < TIME_LIMIT, "it asks for {} only", served.count("batches"));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // Until the node has noticed, and longer.
+    let since = Instant::now();
+    while since.elapsed() < Duration::from_millis(1500) {
+        assert!(!other.is_disconnected() && other.is_fine());
+    }
+}
+
 /// Sets its flag when it is dropped.
 struct Done<'a>(&'a AtomicBool);
 

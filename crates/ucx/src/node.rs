@@ -2,8 +2,9 @@
 //!
 //! Invariants: what has come is carried out message by message, and then answered: one message to each client, unless
 //! the answers are many; answers do not wait for a call of another client; only this thread touches far memory, so once
-//! it has dropped a connection, nothing of it takes effect any more (G6); a request of no connection is dropped; a client that sends a malformed request, or does not read its
-//! replies, is disconnected, and no other client is affected.
+//! it has dropped a connection, nothing of it takes effect any more (G6); a request of no connection is dropped; a
+//! client that sends a malformed request, or does not read its replies, is disconnected, and no other client is
+//! affected.
 
 use crate::chain::{Front, Greeting, Refused, Served, check, serve};
 use crate::ucp::{Context, ContextSettings, EpId, Worker};
@@ -444,7 +445,7 @@ impl Loop {
         // that is reported as such.
         let mut greeting = self.worker.buffer();
         Greeting { session: id, node: self.memory.node() }.encode(&mut greeting);
-        let _ = self.worker.send(ep, greeting);
+        let _ = self.worker.greet(ep, greeting);
         let address = address.to_vec();
         let (requests, reply, owed, expelled, lost) = (0, Vec::new(), false, false, None);
         self.sessions.insert(id, Session { ep, peer, address, requests, reply, owed, expelled, lost });

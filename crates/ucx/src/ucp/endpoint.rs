@@ -48,8 +48,21 @@ pub(super) struct Ep {
     pub(super) tells: bool,
     pub(super) has_failed: bool,
     pub(super) unsent: Rc<Cell<usize>>,
-    /// Messages that wait until it is connected, with UCX's flags. None from then on.
-    pub(super) waiting: Option<Vec<(Vec<u8>, u32)>>,
+    /// Messages that wait until it is connected. None from then on.
+    pub(super) waiting: Option<Vec<(Vec<u8>, Manner)>>,
+    /// A message has made UCX ask for what it needs to know of the other side.
+    pub(super) introduced: bool,
+}
+
+/// How a message is sent.
+#[derive(Clone, Copy)]
+pub(super) enum Manner {
+    /// At once or not at all, as far as UCX is concerned: it asks the other side for nothing.
+    Greeting,
+    Eager,
+    /// As a client would that leaves the bytes for the other side to fetch.
+    #[cfg(test)]
+    Rendezvous,
 }
 
 impl Ep {
@@ -166,8 +179,22 @@ pub(super) fn connects(api: &Api, inbox: &Rc<Inbox>, id: EpId, raw: *mut sys::Ra
     waits
 }
 
-/// Hands a message to UCX.
-pub(super) fn hand_over(api: &Api, inbox: &Rc<Inbox>, ep: &Ep, bytes: Vec<u8>, flags: u32) -> Result<(), String> {
+/// Hands a message to UCX. With the first one that cannot leave at once, UCX asks the other side for its number of the
+/// endpoint, and UCX 1.13 ends the process there if the answer still waits when this side goes (docs/bugs/145). So the
+/// first message counts as such a one, whatever its length: neither side has anything else to send then.
+pub(super) fn hand_over(
+    api: &Api,
+    inbox: &Rc<Inbox>,
+    ep: &mut Ep,
+    bytes: Vec<u8>,
+    manner: Manner,
+) -> Result<(), String> {
+    let (flags, introduces) = match manner {
+        Manner::Greeting => (sys::AM_SEND_FLAG_EAGER, false),
+        Manner::Eager => (sys::AM_SEND_FLAG_EAGER, !std::mem::replace(&mut ep.introduced, true)),
+        #[cfg(test)]
+        Manner::Rendezvous => (sys::AM_SEND_FLAG_RNDV, false),
+    };
     ep.unsent.set(ep.unsent.get() + bytes.len());
     let idle = inbox.idle.borrow_mut().pop();
     let free = api.ucp_request_free;
@@ -176,7 +203,10 @@ pub(super) fn hand_over(api: &Api, inbox: &Rc<Inbox>, ep: &Ep, bytes: Vec<u8>, f
     sending.of = Some((Rc::clone(&ep.unsent), Rc::clone(inbox)));
     let (data, len) = (sending.bytes.as_ptr(), sending.bytes.len());
     let sending = Box::into_raw(sending);
-    let param = sys::RequestParam::new(flags, Some(on_sent), sending.cast());
+    let mut param = sys::RequestParam::new(flags, Some(on_sent), sending.cast());
+    if introduces {
+        param.op_attr_mask |= sys::OP_ATTR_FLAG_NO_IMM_CMPL;
+    }
     let raw = ep.raw;
     // SAFETY: the endpoint is open; the message's bytes are in a vector that is neither touched nor freed before
     // `on_sent`, or before UCX says below that it is done with them.

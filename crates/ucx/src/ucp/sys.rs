@@ -133,6 +133,8 @@ pub(super) type SendCallback = extern "C" fn(request: *mut c_void, status: Statu
 const OP_ATTR_CALLBACK: u32 = 1 << 1;
 const OP_ATTR_USER_DATA: u32 = 1 << 2;
 const OP_ATTR_FLAGS: u32 = 1 << 4;
+/// No short cut for a message that can leave at once.
+pub(super) const OP_ATTR_FLAG_NO_IMM_CMPL: u32 = 1 << 16;
 pub(super) const AM_SEND_FLAG_EAGER: u32 = 1 << 1;
 #[cfg(test)]
 pub(super) const AM_SEND_FLAG_RNDV: u32 = 1 << 2;

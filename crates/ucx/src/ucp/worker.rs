@@ -1,7 +1,7 @@
 //! Workers: they make endpoints, send and receive messages, and are waited for.
 
 use super::context::Context;
-use super::endpoint::{Ep, EpArg, EpId, Inbox, MESSAGE, connects, hand_over, on_error, on_message};
+use super::endpoint::{Ep, EpArg, EpId, Inbox, MESSAGE, Manner, connects, hand_over, on_error, on_message};
 use super::sys::{self, Api};
 use super::{Issued, check, issued, text};
 use std::collections::HashMap;
@@ -117,7 +117,8 @@ impl Worker {
         let status = unsafe { (self.api().ucp_ep_create)(self.raw, &raw const params, &raw mut raw) };
         check(self.api(), "cannot connect", status)?;
         let waiting = connects(self.api(), &self.inbox, id, raw).then(Vec::new);
-        self.eps.insert(id, Ep { raw, _arg: arg, tells, has_failed: false, unsent: Rc::default(), waiting });
+        let (unsent, has_failed, introduced) = (Rc::default(), false, false);
+        self.eps.insert(id, Ep { raw, _arg: arg, tells, has_failed, unsent, waiting, introduced });
         Ok(id)
     }
 
@@ -126,11 +127,11 @@ impl Worker {
         let connected = std::mem::take(&mut *self.inbox.connected.borrow_mut());
         for (id, status) in connected {
             let Some(ep) = self.eps.get_mut(&id).or_else(|| self.leaving.get_mut(&id)) else { continue };
-            for (bytes, flags) in ep.waiting.take().unwrap_or_default() {
+            for (bytes, manner) in ep.waiting.take().unwrap_or_default() {
                 ep.unsent.set(ep.unsent.get().saturating_sub(bytes.len()));
                 if status == sys::OK {
                     // A failure is reported by the endpoint's callback.
-                    let _ = hand_over(self.context.api, &self.inbox, ep, bytes, flags);
+                    let _ = hand_over(self.context.api, &self.inbox, ep, bytes, manner);
                 }
             }
         }
@@ -147,23 +148,27 @@ impl Worker {
 
     /// Sends one message. It leaves when the network takes it; `unsent` says how much has not.
     pub(crate) fn send(&mut self, id: EpId, bytes: Vec<u8>) -> Result<(), String> {
-        self.send_as(id, bytes, sys::AM_SEND_FLAG_EAGER)
+        self.send_as(id, bytes, Manner::Eager)
+    }
+    /// Sends a short message, the first one, as [`send`](Self::send) does. UCX asks nothing of the other side for it.
+    pub(crate) fn greet(&mut self, id: EpId, bytes: Vec<u8>) -> Result<(), String> {
+        self.send_as(id, bytes, Manner::Greeting)
     }
     /// As a client would that leaves the bytes for the other side to fetch.
     #[cfg(test)]
     pub(crate) fn send_by_rendezvous(&mut self, id: EpId, bytes: Vec<u8>) -> Result<(), String> {
-        self.send_as(id, bytes, sys::AM_SEND_FLAG_RNDV)
+        self.send_as(id, bytes, Manner::Rendezvous)
     }
 
-    fn send_as(&mut self, id: EpId, bytes: Vec<u8>, flags: u32) -> Result<(), String> {
+    fn send_as(&mut self, id: EpId, bytes: Vec<u8>, manner: Manner) -> Result<(), String> {
         let ep = self.eps.get_mut(&id).ok_or("the endpoint is closed")?;
         match &mut ep.waiting {
             Some(waiting) => {
                 ep.unsent.set(ep.unsent.get() + bytes.len());
-                waiting.push((bytes, flags));
+                waiting.push((bytes, manner));
                 Ok(())
             }
-            None => hand_over(self.context.api, &self.inbox, ep, bytes, flags),
+            None => hand_over(self.context.api, &self.inbox, ep, bytes, manner),
         }
     }
 
