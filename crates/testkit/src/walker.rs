@@ -103,7 +103,9 @@ impl Worker {
     /// a while only.
     fn is_blocked(&self, what: &str) -> bool {
         let crashed = self.shared.crashes && ["stays locked", "does not settle"].iter().any(|said| what.contains(said));
-        let blocked = crashed || self.shared.holders_linger() && what.contains("has been locked");
+        // The pool's words, and those of an operation by which a walk looks a key up.
+        let held = ["has been locked", "has been held for longer than"].iter().any(|said| what.contains(said));
+        let blocked = crashed || self.shared.holders_linger() && held;
         if blocked {
             self.shared.blocked.set(self.shared.blocked.get() + 1);
         }

@@ -319,3 +319,11 @@ fn a_drop_waits_for_what_its_own_client_has_in_flight() {
 fn a_descent_goes_past_many_nodes_whose_separators_are_missing() {
     passes_coalesced("chime", 901_313_235, features_and_crashes(34));
 }
+
+/// The judge of walks did not know the words by which an operation says that a lock stays held.
+#[test]
+fn a_walk_may_meet_a_lock_that_stays_held() {
+    passes("shard", 907_016_864, features(34));
+    passes("shard", 907_103_874, features_and_crashes(34));
+    passes_coalesced("shard", 907_213_114, features(34));
+}
