@@ -57,17 +57,7 @@ impl Served {
         self.memory.region().words()[i].load(Ordering::SeqCst)
     }
     fn client(&self) -> Client {
-        let cluster = Cluster::connect(&[self.node.addr().to_string()], ControlSettings::default()).unwrap();
-        let client = cluster.client(&cluster.new_identity().unwrap()).unwrap();
-        let context = Context::new(ContextSettings { wakeup: false, loopback: true }).unwrap();
-        let mut worker = Worker::new(&context).unwrap();
-        let answer = client.controls()[0].attach_now(worker.address().unwrap()).unwrap();
-        let mut fields = Reader::new(&answer);
-        let session = fields.u64().unwrap();
-        wait_for_greeting(&mut worker, session);
-        let ep = worker.connect(fields.counted().unwrap()).unwrap();
-        let generation = client.controls()[0].generation();
-        Client { client, worker, ep, session, generation, sequence: 0 }
+        Client::of(self.node.addr().to_string())
     }
 }
 
@@ -96,6 +86,20 @@ struct Client {
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 impl Client {
+    /// Of the memory node at this address.
+    fn of(addr: String) -> Self {
+        let cluster = Cluster::connect(&[addr], ControlSettings::default()).unwrap();
+        let client = cluster.client(&cluster.new_identity().unwrap()).unwrap();
+        let context = Context::new(ContextSettings { wakeup: false, loopback: true }).unwrap();
+        let mut worker = Worker::new(&context).unwrap();
+        let answer = client.controls()[0].attach_now(worker.address().unwrap()).unwrap();
+        let mut fields = Reader::new(&answer);
+        let session = fields.u64().unwrap();
+        wait_for_greeting(&mut worker, session);
+        let ep = worker.connect(fields.counted().unwrap()).unwrap();
+        let generation = client.controls()[0].generation();
+        Client { client, worker, ep, session, generation, sequence: 0 }
+    }
     /// A request of one verb, over a connection of that number.
     fn request(&mut self, session: u64, kind: VerbKind) -> Vec<u8> {
         self.sequence += 1;
@@ -384,15 +388,7 @@ const HOARD: (u64, usize) = (8000, 4 << 10);
 #[test]
 fn hoarder() {
     let Ok(addr) = std::env::var(HOARDER) else { return };
-    let cluster = Cluster::connect(&[addr], ControlSettings::default()).unwrap();
-    let client = cluster.client(&cluster.new_identity().unwrap()).unwrap();
-    let context = Context::new(ContextSettings { wakeup: false, loopback: true }).unwrap();
-    let mut worker = Worker::new(&context).unwrap();
-    let answer = client.controls()[0].attach_now(worker.address().unwrap()).unwrap();
-    let mut fields = Reader::new(&answer);
-    let session = fields.u64().unwrap();
-    wait_for_greeting(&mut worker, session);
-    let ep = worker.connect(fields.counted().unwrap()).unwrap();
+    let Client { client: _client, mut worker, ep, session, .. } = Client::of(addr);
     let pool = Rc::new(BufPool::default());
     for sequence in 1..=HOARD.0 {
         let read = VerbKind::Read(pool.take(HOARD.1));
