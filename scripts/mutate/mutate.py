@@ -66,7 +66,7 @@ PARTS = {
     'shared': (['index/src/root_sync'] + [f'index/src/{name}.rs' for name in (
         'backoff block handle join keyhash maintenance many recovery table_per_node value write').split()], KINDS),
     'pool': (['pool/src/alloc', 'pool/src/client', 'pool/src/session'] + [f'pool/src/{name}.rs' for name in (
-        'client epoch intent intent_record lease lock reclaim retire_list session takeover').split()], KINDS),
+        'catalog client epoch intent intent_record lease lock reclaim retire_list session takeover').split()], KINDS),
 }
 # Mutants of each part that are drawn, cases that one of them is run with at most, and the seed of the draw.
 SAMPLE, CASES, DRAW = 48, 3000, 24

@@ -150,7 +150,7 @@ mod tests {
     use crate::{AnyIndex, IndexConfig, Pool, PoolError, Session};
     use farindex_fabric::{OpKind, RemotePtr};
     use farindex_pool::catalog;
-    use farindex_pool::layout::{ENTRY_READY, HOME};
+    use farindex_pool::layout::{ENTRY_READY, HOME, entry_state};
     use std::time::Duration;
 
     const KEYS: u64 = 500;
@@ -216,9 +216,10 @@ mod tests {
             let span = raw.span(OpKind::Other);
             catalog::replace(raw, &span, &old, &copy, async || Ok(())).await.unwrap();
             // They were the first two entries of the catalog.
-            for entry in 0..2 {
-                let at: RemotePtr = raw.pool().geometry(HOME).entry(entry);
-                span.write(at, raw.endpoint().buf_from_words(&[ENTRY_READY])).await.unwrap();
+            for (entry, info) in [&old, &copy].into_iter().enumerate() {
+                let at: RemotePtr = raw.pool().geometry(HOME).entry(entry as u64);
+                let ready = entry_state(info.uid, ENTRY_READY);
+                span.write(at, raw.endpoint().buf_from_words(&[ready])).await.unwrap();
             }
         });
         let listed = session.indexes().unwrap();

@@ -1,13 +1,13 @@
 //! The catalog: named indexes.
 //!
-//! Invariants: the state of an entry becomes "ready" after all other bytes are written (one batch, G4), and a checksum
-//! covers those bytes. Names are added and removed under one lock word, and an intent names its holder. A `uid` is
-//! never given to a second index. If several ready entries have one name, the entry with the largest `uid` has the
-//! name.
+//! Invariants: the state of an entry becomes "ready" after all other bytes are written (one batch, G4), a checksum covers
+//! those bytes, and the state says whose they are. Names are added and removed under one lock word, and an intent names its
+//! holder. A `uid` is never given to a second index. If several ready entries have one name, the entry with the largest `uid`
+//! has the name.
 
 use crate::layout::{
     CATALOG_ENTRIES, CATALOG_ENTRY_LEN, CatalogEntry, ENTRY_DROPPING, ENTRY_EMPTY, ENTRY_READY, HOME, MAX_CONFIG_LEN,
-    MAX_NAME, first_word, header, header_word,
+    MAX_NAME, MAX_UID, entry_state, first_word, header, header_word,
 };
 use crate::lock::HeldLock;
 use crate::session::Session;
@@ -97,8 +97,6 @@ async fn read_once(pool: &Pool, span: &Span) -> Result<(Vec<IndexInfo>, Option<P
 /// Prefix of the names of unfinished copies ([`replace`]).
 const COPY: &str = "\u{b7}copy ";
 
-const UID_OFFSET: u64 = std::mem::offset_of!(CatalogEntry, uid) as u64;
-
 /// Returns the name under which a copy of an index is made, before the copy replaces the index.
 pub fn copy_name(info: &IndexInfo) -> String {
     format!("{COPY}{}", info.uid)
@@ -123,8 +121,9 @@ fn parse(i: u64, entry: &CatalogEntry) -> Result<IndexInfo, &'static str> {
     if entry.checksum != entry.expected_checksum() {
         return Err("a catalog entry has a wrong checksum");
     }
-    if !matches!(entry.state, ENTRY_READY | ENTRY_DROPPING) {
-        return Err("a catalog entry has an unknown state");
+    let dropping = entry.state == entry_state(entry.uid, ENTRY_DROPPING);
+    if !dropping && entry.state != entry_state(entry.uid, ENTRY_READY) {
+        return Err("a catalog entry has an unknown state, or that of another index");
     }
     let name = entry.name().and_then(|name| std::str::from_utf8(name).ok());
     let name = name.ok_or("a catalog entry has no readable name")?;
@@ -138,7 +137,7 @@ fn parse(i: u64, entry: &CatalogEntry) -> Result<IndexInfo, &'static str> {
         config_version: entry.config_version,
         config: config.into(),
         seed: entry.seed,
-        dropping: entry.state == ENTRY_DROPPING,
+        dropping,
         entry: i,
     })
 }
@@ -244,11 +243,11 @@ async fn locked<T>(
 }
 
 /// Draws the number of a new index. `largest` is the largest number in the catalog, read before: numbers are drawn in
-/// ascending order, so a drawn number that is not larger comes from a damaged counter, and is an error.
+/// ascending order, so a drawn number that is not larger, or larger than any, comes from a damaged counter, and is an error.
 pub async fn new_uid(span: &Span, largest: u64) -> Result<u64, PoolError> {
     let at = header_word(HOME, header::LAST_UID);
     let last = span.faa(at, 1).await?;
-    match last.checked_add(1).filter(|uid| *uid > largest) {
+    match last.checked_add(1).filter(|uid| *uid > largest && *uid <= MAX_UID) {
         Some(uid) => Ok(uid),
         None => Err(PoolError::Corrupt { at, what: format!("the last index has number {last}, after {largest}") }),
     }
@@ -316,7 +315,7 @@ fn write_entry(pool: &Pool, span: &Span, batch: &mut Batch<'_>, info: &IndexInfo
     entry.checksum = entry.expected_checksum();
     let at = pool.geometry(HOME).entry(info.entry);
     batch.write(at.add(8), span.endpoint().buf_from(&entry.as_bytes()[8..]));
-    batch.write_words(at, &[ENTRY_READY]);
+    batch.write_words(at, &[entry_state(info.uid, ENTRY_READY)]);
 }
 
 /// Gives the name of `old` to its copy, which was made under [`copy_name`], and marks `old` as being dropped.
@@ -349,7 +348,7 @@ pub async fn replace(
         write_entry(pool, span, &mut batch, &info);
         // From here on the name belongs to the copy. The other two WRITEs remove the entries that are now superseded.
         batch.write_words(pool.geometry(HOME).entry(copy.entry), &[ENTRY_EMPTY]);
-        batch.write_words(pool.geometry(HOME).entry(old.entry), &[ENTRY_DROPPING]);
+        batch.write_words(pool.geometry(HOME).entry(old.entry), &[entry_state(old.uid, ENTRY_DROPPING)]);
         batch.post().await?;
         Ok(info)
     }))
@@ -359,11 +358,8 @@ pub async fn replace(
 /// Checks that an index which was found is still there and not being dropped. For a client that is pinned, its memory
 /// then stays until the pin is released: a drop waits for all who were pinned when it began.
 pub async fn confirm(session: &Session, span: &Span, info: &IndexInfo) -> Result<(), PoolError> {
-    let at = session.pool().geometry(HOME).entry(info.entry);
-    // The number is read after the state. Numbers do not come back, so the state was that of this index.
-    let state = first_word(&span.read(at, 8).await?);
-    let uid = first_word(&span.read(at.add(UID_OFFSET), 8).await?);
-    match state == ENTRY_READY && uid == info.uid {
+    let state = span.read(session.pool().geometry(HOME).entry(info.entry), 8).await?;
+    match first_word(&state) == entry_state(info.uid, ENTRY_READY) {
         true => Ok(()),
         false => Err(PoolError::NoSuchIndex(info.name.clone())),
     }
@@ -379,7 +375,7 @@ pub async fn begin_drop(session: &Session, span: &Span, info: &IndexInfo) -> Res
         }
         let info = found;
         let at = session.pool().geometry(HOME).entry(info.entry);
-        span.write(at, session.endpoint().buf_from_words(&[ENTRY_DROPPING])).await?;
+        span.write(at, session.endpoint().buf_from_words(&[entry_state(info.uid, ENTRY_DROPPING)])).await?;
         Ok(IndexInfo { dropping: true, ..info })
     }))
     .await
@@ -389,8 +385,9 @@ pub async fn begin_drop(session: &Session, span: &Span, info: &IndexInfo) -> Res
 pub async fn end_drop(session: &Session, span: &Span, info: &IndexInfo) -> Result<(), PoolError> {
     cold(locked(session, span, async || {
         let at = session.pool().geometry(HOME).entry(info.entry);
-        let uid = first_word(&span.read(at.add(UID_OFFSET), 8).await?);
-        if uid == info.uid {
+        // The state may say "ready" where another entry has taken the name.
+        let state = first_word(&span.read(at, 8).await?);
+        if [ENTRY_READY, ENTRY_DROPPING].map(|is| entry_state(info.uid, is)).contains(&state) {
             span.write(at, session.endpoint().buf_from_words(&[ENTRY_EMPTY])).await?;
         }
         Ok(())

@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// "FARINDEX" in ASCII.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FARINDEX");
 /// Version of everything in this module. Version 5 counts renewals of expired leases in the state of a client slot.
-pub const FORMAT_VERSION: u64 = 5;
+pub const FORMAT_VERSION: u64 = 6;
 
 /// The constant part of a node's first bytes. Pool creation writes it once; every client checks it when it opens the
 /// pool.
@@ -155,7 +155,7 @@ pub const INTENT_LEN: u64 = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct CatalogEntry {
-    /// [`ENTRY_EMPTY`], [`ENTRY_READY`] or [`ENTRY_DROPPING`]. Written last.
+    /// [`ENTRY_EMPTY`], or the uid and what is so of its index: see [`entry_state`]. Written last.
     pub state: u64,
     /// xxh3-64 of all bytes after it.
     pub checksum: u64,
@@ -187,10 +187,20 @@ pub struct CatalogEntry {
 
 /// The entry names no index.
 pub const ENTRY_EMPTY: u64 = 0;
-/// The entry names an index.
+/// The index can be opened.
 pub const ENTRY_READY: u64 = 1;
 /// The index is being dropped. No client can open it; its memory is freed once no operation uses it.
 pub const ENTRY_DROPPING: u64 = 2;
+/// The largest uid: two bits of a state say whether its index is ready or being dropped.
+pub const MAX_UID: u64 = u64::MAX >> 2;
+
+/// Returns the state of an entry that names the index `uid`, which is [`ENTRY_READY`] or [`ENTRY_DROPPING`].
+///
+/// The uid is in the entry as well. A READ that tears may return a new state together with older bytes, which are those of an
+/// index that has gone, and whose checksum is right: the two uids tell them apart.
+pub const fn entry_state(uid: u64, is: u64) -> u64 {
+    uid << 2 | is
+}
 /// Longest name of an index, in bytes.
 pub const MAX_NAME: usize = 72;
 /// Most bytes that a kind of index can store as its settings.

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// So few that clients meet.
-const NAMES: [&str; 2] = ["one that comes and goes", "another one"];
+const NAMES: [&str; 4] = ["one that comes and goes", "another one", "a third one", "a fourth one"];
 /// What the history says of a name that is there.
 const THERE: &[u8] = b"there";
 
@@ -105,7 +105,7 @@ impl Worker {
             return true;
         }
         let Some(session) = self.session.clone() else { return true };
-        let asks = self.rng.pick(&[Asks::Create, Asks::Create, Asks::Drop, Asks::Open, Asks::List]);
+        let asks = self.rng.pick(&[Asks::Create, Asks::Create, Asks::Drop, Asks::Drop, Asks::Open, Asks::List]);
         let (asks, name) = (asks.unwrap_or(Asks::Create), self.rng.pick(&NAMES).unwrap_or(NAMES[0]));
         let polls = match self.patience(if asks == Asks::List { Op::Get } else { Op::Upsert }) {
             u64::MAX => u64::MAX,

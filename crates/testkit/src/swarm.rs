@@ -187,7 +187,7 @@ impl Feature {
             }
             Feature::Long => setup.longest_value = rng.within(2_000, 8_000),
             Feature::Sessions => setup.sessions = ODDS / 12,
-            Feature::Naming => setup.naming = ODDS / 12,
+            Feature::Naming => setup.naming = rng.pick(&[ODDS / 12, ODDS / 2]).unwrap_or_default(),
             Feature::Commanding => setup.commanding = ODDS / 12,
             Feature::Cancelling => {
                 setup.cancelling = ODDS / 12;

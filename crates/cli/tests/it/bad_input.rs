@@ -199,7 +199,7 @@ fn files_that_are_no_pool() {
             on(text(&empty), 3, "it is empty"),
             on(text(&truncated), 3, "truncated?"),
             on(text(&damaged), 3, "its checksum is wrong"),
-            on(text(&version), 3, "has format version 7, this program reads version 5"),
+            on(text(&version), 3, "has format version 7, this program reads version 6"),
         ]);
     }
     judge(&[

@@ -4,7 +4,7 @@ use crate::common::{Member, NODE, Rig, Rng, Shuffle};
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{Executor, OpKind, RemotePtr};
 use farindex_pool::catalog::KindTag;
-use farindex_pool::layout::{CatalogEntry, HOME, MAX_CONFIG_LEN, header, header_word};
+use farindex_pool::layout::{CatalogEntry, ENTRY_READY, HOME, MAX_CONFIG_LEN, entry_state, header, header_word};
 use farindex_pool::{Intent, Lock, PoolError, Session, catalog};
 use std::cell::RefCell;
 
@@ -157,6 +157,23 @@ fn damaged_catalog_entry_is_reported_and_hides_no_other() {
     member.run(catalog::list(&rig.pool, &span)).expect("whole again");
 }
 
+/// What a READ returns that tears while an entry gets its next index (N2): the new state, and the bytes of the index that has gone.
+#[test]
+fn entry_with_the_state_of_its_next_index_names_neither() {
+    let rig = Rig::new(8);
+    let member = rig.join();
+    let session = member.session();
+    let span = session.span(OpKind::Other);
+    let gone = member.run(add(&session, "gone")).expect("added");
+    member.run(drop_index(&session, "gone")).expect("dropped");
+    let entry = rig.pool.geometry(HOME).entry(0);
+    assert_eq!(member.run(catalog::list(&rig.pool, &span)), Ok(vec![]));
+    rig.poke(entry, &[entry_state(gone.uid + 1, ENTRY_READY)]);
+    let error =
+        member.run(catalog::list(&rig.pool, &span)).expect_err("READ again, and reported in the end").to_string();
+    assert!(error.contains("has an unknown state, or that of another index"), "{error}");
+}
+
 #[test]
 fn catalog_stores_settings_of_any_length_up_to_its_limit() {
     let rig = Rig::new(8);
@@ -236,7 +253,7 @@ fn random_catalog_entries_are_decoded_or_reported() {
     let (mut decoded, mut reported) = (0, 0);
     for _ in 0..500 {
         let mut words: [u64; 64] = std::array::from_fn(|_| rng.next() << 11 ^ rng.next());
-        words[0] = 1 + rng.below(2);
+        words[0] = entry_state(words[2], 1 + rng.below(2));
         words[6] = rng.below(90) | rng.below(300) << 32;
         // ASCII, so that some names are readable.
         words[8..17].iter_mut().for_each(|word| *word &= 0x7F7F_7F7F_7F7F_7F7F);

@@ -3,7 +3,7 @@
 use crate::common::{CHUNK as SMALL_CHUNK, Live, Member, NODE, Rig, Rng, small};
 use farindex_fabric::{NodeId, OpKind, RemotePtr};
 use farindex_pool::audit::Audit;
-use farindex_pool::layout::{DESCRIPTOR_LEN, Geometry, header, header_word};
+use farindex_pool::layout::{DESCRIPTOR_LEN, Geometry, MAX_UID, header, header_word};
 use farindex_pool::{PoolError, PoolOptions};
 
 const CHUNKS: u64 = 12;
@@ -137,7 +137,7 @@ fn new_uid_refuses_a_damaged_counter() {
     let new_uid = |largest| member.run(farindex_pool::catalog::new_uid(&span, largest));
     assert_eq!((new_uid(0), new_uid(1)), (Ok(1), Ok(2)));
     let at = header_word(NODE, header::LAST_UID);
-    for damaged in [0, 1, u64::MAX] {
+    for damaged in [0, 1, MAX_UID, u64::MAX] {
         rig.poke(at, &[damaged]);
         assert!(matches!(new_uid(2), Err(PoolError::Corrupt { at: named, .. }) if named == at), "{damaged}");
     }

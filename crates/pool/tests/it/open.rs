@@ -86,7 +86,7 @@ fn open_refuses_every_bad_pool_with_its_reason() {
         assert_eq!(
             refusal(&other),
             format!(
-                "the pool has format version {version}, this program reads version 5; use the farindex release that \
+                "the pool has format version {version}, this program reads version 6; use the farindex release that \
                  wrote it, or dump and reload"
             )
         );
