@@ -2,8 +2,9 @@
 //!
 //! Invariants: a name has a history of its own, in which a creation is an insert, a drop a removal, and a search a get, so the
 //! checker decides whether the catalog is right. A name is there from when its index has been created until it is marked as being
-//! dropped. A drop that fails or is given up later stays open. Nobody writes to these indexes. In the end the last client drops
-//! what is left, ahead of all audits.
+//! dropped. A drop that fails or is given up later stays open. Nobody writes to these indexes. Clients finish the drops of
+//! others, as a repair does, whether their clients are at work or not. In the end the last client drops what is left, ahead
+//! of all audits.
 
 use crate::worker::{LAST, Shared, Worker};
 use crate::workload::Op;
@@ -11,6 +12,7 @@ use farindex_check::{Call, Outcome, Recorder};
 use farindex_fabric::{Endpoint, OpKind};
 use farindex_index::{AnyIndex, IndexConfig, IndexError, PointIndex};
 use farindex_pool::{PoolError, Session, catalog};
+use farindex_sim::ODDS;
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -105,6 +107,14 @@ impl Worker {
             return true;
         }
         let Some(session) = self.session.clone() else { return true };
+        let shared = Rc::clone(&self.shared);
+        shared.naming.asked.set(shared.naming.asked.get() + 1);
+        if self.rng.chance(ODDS / 8) {
+            return match finish_drops(&shared, &session).await {
+                Err(error) => self.name_failed(error, || "finishing the drops of others".to_owned()),
+                Ok(()) => true,
+            };
+        }
         let asks = self.rng.pick(&[Asks::Create, Asks::Create, Asks::Drop, Asks::Drop, Asks::Open, Asks::List]);
         let (asks, name) = (asks.unwrap_or(Asks::Create), self.rng.pick(&NAMES).unwrap_or(NAMES[0]));
         let polls = match self.patience(if asks == Asks::List { Op::Get } else { Op::Upsert }) {
@@ -114,8 +124,6 @@ impl Worker {
                 self.rng.below(1 << order)
             }
         };
-        let shared = Rc::clone(&self.shared);
-        shared.naming.asked.set(shared.naming.asked.get() + 1);
         let mut log = shared.naming.recorder.client(self.client());
         let ticket = log.invoke(asks.call(name), shared.stamp(&self.endpoint));
         let asking = asks.carry_out(&session, name, &shared.naming.config);
@@ -123,11 +131,36 @@ impl Worker {
         match answer {
             Ok(outcome) => log.complete(ticket, shared.stamp(&self.endpoint), outcome),
             Err(IndexError::Pool(PoolError::Full { .. })) if asks == Asks::Create => log.cancel(ticket),
-            Err(IndexError::Pool(PoolError::Held { .. })) if shared.leaves_unfinished() || shared.holders_linger() => {}
-            Err(error) => return self.failed(error, || format!("{asks:?} {name:?}")),
+            Err(error) => return self.name_failed(error, || format!("{asks:?} {name:?}")),
         }
         true
     }
+
+    /// Handles an error of the catalog; `false` if the client has lost its lease.
+    fn name_failed(&self, error: IndexError, doing: impl FnOnce() -> String) -> bool {
+        match error {
+            IndexError::Pool(PoolError::Held { .. })
+                if self.shared.leaves_unfinished() || self.shared.holders_linger() =>
+            {
+                true
+            }
+            error => self.failed(error, doing),
+        }
+    }
+}
+
+/// Finishes the drops that have begun. What they drop is not in the catalog any more then.
+async fn finish_drops(shared: &Shared, session: &Rc<Session>) -> Result<(), IndexError> {
+    let span = session.span(OpKind::Other);
+    let mut dropping = catalog::list(session.pool(), &span).await?;
+    dropping.retain(|info| info.dropping);
+    AnyIndex::finish_drops(session).await?;
+    for info in catalog::list(session.pool(), &span).await? {
+        if dropping.iter().any(|other| other.uid == info.uid) {
+            shared.fail(format!("an index whose drop was finished is in the catalog: {info:?}"));
+        }
+    }
+    Ok(())
 }
 
 /// The last client ends the drops of others, looks for each name, and drops what is there.
