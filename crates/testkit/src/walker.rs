@@ -102,10 +102,11 @@ impl Worker {
     /// Does a walk say that a lock is in its way, of a client that has crashed or is held up? It recovers nothing, and waits for
     /// a while only.
     fn is_blocked(&self, what: &str) -> bool {
-        let crashed = self.shared.crashes && ["stays locked", "does not settle"].iter().any(|said| what.contains(said));
-        // The pool's words, and those of an operation by which a walk looks a key up.
-        let held = ["has been locked", "has been held for longer than"].iter().any(|said| what.contains(said));
-        let blocked = crashed || self.shared.holders_linger() && held;
+        let says = |words: &[&str]| words.iter().any(|said| what.contains(said));
+        // What an operation says that waits for a lock, and so a walk.
+        let waited = says(&["has been held for longer than"]);
+        let crashed = self.shared.crashes && (waited || says(&["stays locked", "does not settle"]));
+        let blocked = crashed || self.shared.holders_linger() && (waited || says(&["has been locked"]));
         if blocked {
             self.shared.blocked.set(self.shared.blocked.get() + 1);
         }

@@ -184,9 +184,9 @@ impl Walk<'_, '_> {
                         late.push(Classes { first: *class, end: class + 1, version });
                         continue;
                     }
-                    damage => {
+                    abandoned => {
                         damaged.push(*class);
-                        damage
+                        abandoned
                     }
                 },
             };
@@ -194,7 +194,11 @@ impl Walk<'_, '_> {
                 late.push(Classes { first: *class, end: class + 1, version });
                 continue;
             };
-            read.damage.into_iter().chain(abandoned).chain(damage).try_for_each(&mut *self.damaged)?;
+            read.damage.into_iter().try_for_each(&mut *self.damaged)?;
+            if let Some((abandoned, locked)) = abandoned {
+                self.report(abandoned, locked)?;
+            }
+            damage.into_iter().try_for_each(&mut *self.damaged)?;
             for Found { block, .. } in found.into_iter().filter(|found| home(&found.block.header)) {
                 pairs.insert(block.key().to_vec(), block.into_value());
             }
@@ -239,21 +243,30 @@ impl Walk<'_, '_> {
         Ok(all)
     }
 
-    /// Recovers a blocked class as a lookup does. A class that is blocked by the same state for two leases is damage.
+    /// Reports what cannot be read. If a lock is in the way, nothing is corrupted: where the walk ends with it, it says so.
+    fn report(&mut self, damage: Damage, locked: Option<IndexError>) -> Result<(), IndexError> {
+        match ((self.damaged)(damage), locked) {
+            (Err(IndexError::Pool(PoolError::Corrupt { .. })), Some(locked)) => Err(locked),
+            (reported, _) => reported,
+        }
+    }
+
+    /// Recovers a blocked class as a lookup does. A class that is blocked by the same state for two leases is damage, and so is
+    /// one that is blocked by a lock of the same client, which it names.
     async fn unblock(
         &mut self,
         pin: &Pin<'_>,
         geometry: &Geometry,
         class: u64,
         blocked: Blocked,
-    ) -> Result<Option<Damage>, IndexError> {
+    ) -> Result<Option<(Damage, Option<IndexError>)>, IndexError> {
         let Blocked { at, trace, mut what, bucket, third, own } = blocked;
         let session = &self.shard.session;
         if self.table.learn_version(pin.span(), pin.epoch()).await? {
             return Ok(None);
         }
         let (stall, timeout) = self.stalls.entry((class, geometry.version)).or_default();
-        let began = stall.begun();
+        let (began, mut locked) = (stall.begun(), None);
         if let Some(bucket) = bucket.filter(|_| began) {
             let recovery = self.shard.recovery(self.table, pin);
             let first = read_word(pin.span(), at).await?;
@@ -262,7 +275,9 @@ impl Walk<'_, '_> {
                     Ok(Some(held)) => {
                         let what = format!("level 1: the bucket at {at} stays locked");
                         return match check_timeout(session, pin.span(), timeout, held).await {
-                            Err(IndexError::Locked { at, .. }) => Ok(Some(Damage { at, what })),
+                            Err(locked @ IndexError::Locked { at, .. }) => {
+                                Ok(Some((Damage { at, what }, Some(locked))))
+                            }
                             checked => checked.map(|()| None),
                         };
                     }
@@ -280,11 +295,11 @@ impl Walk<'_, '_> {
             match done {
                 Ok(()) => {}
                 Err(IndexError::Pool(PoolError::Corrupt { what: why, .. })) => what = format!("{what} ({why})"),
-                Err(IndexError::Locked { .. }) => {}
+                Err(error @ IndexError::Locked { .. }) => locked = Some(error),
                 Err(error) => return Err(error),
             }
         }
-        Ok(stall.lasts(session, trace ^ at.to_bits()).then_some(Damage { at, what }))
+        Ok(stall.lasts(session, trace ^ at.to_bits()).then_some((Damage { at, what }, locked)))
     }
 
     /// READs the blocks that slots lead to. What cannot be read is damage. Returns `None` if a slot has changed in the
@@ -430,7 +445,7 @@ impl Walk<'_, '_> {
                 Ok(LookupResult::Absent(_)) => {}
                 Err(IndexError::Pool(PoolError::Corrupt { at, what })) => (self.damaged)(Damage { at, what })?,
                 Err(error @ IndexError::Locked { at, .. }) => {
-                    (self.damaged)(Damage { at, what: error.to_string() })?;
+                    self.report(Damage { at, what: error.to_string() }, Some(error))?;
                 }
                 Err(error) => return Err(error),
             }

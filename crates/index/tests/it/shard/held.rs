@@ -68,8 +68,16 @@ async fn take(pool: Pool, me: farindex_sim::Client, until: Duration) -> Result<(
     Ok(())
 }
 
-/// Walks when the lock is held, and returns how long that took and what it has found damaged.
-async fn walk(pool: Pool, me: farindex_sim::Client) -> Result<(Duration, Vec<String>), IndexError> {
+/// What became of a walk.
+struct Walked {
+    took: Duration,
+    damaged: Vec<String>,
+    ended: Result<(), IndexError>,
+}
+
+/// Walks when the lock is held, past what it finds damaged or until there is any. Returns how long that took, what it has found
+/// damaged, and how it has ended.
+async fn walk(pool: Pool, me: farindex_sim::Client, passes: bool) -> Result<Walked, IndexError> {
     let session = join(&pool, &me).await?;
     let (index, _) = open(&session).await?;
     let endpoint = session.endpoint();
@@ -77,8 +85,8 @@ async fn walk(pool: Pool, me: farindex_sim::Client) -> Result<(Duration, Vec<Str
     let (began, damaged) = (endpoint.now(), RefCell::new(Vec::new()));
     let each = async |_: &[u8], _: farindex_index::Value| Ok(());
     let mut note = |damage: Damage| {
-        damaged.borrow_mut().push(damage.what);
-        Ok(())
+        damaged.borrow_mut().push(damage.what.clone());
+        if passes { Ok(()) } else { damage.fail() }
     };
     let mut walk = pin!(index.visit(each, &mut note));
     let mut heartbeats = pin!(async {
@@ -87,16 +95,16 @@ async fn walk(pool: Pool, me: farindex_sim::Client) -> Result<(Duration, Vec<Str
             endpoint.sleep(LEASE / 8).await;
         }
     });
-    poll_fn(|cx| match heartbeats.as_mut().poll(cx) {
+    let ended = poll_fn(|cx| match heartbeats.as_mut().poll(cx) {
         Poll::Ready(failed) => Poll::Ready(failed),
         Poll::Pending => walk.as_mut().poll(cx).map(|walked| walked.map(|_| ())),
     })
-    .await?;
-    Ok((endpoint.now() - began, damaged.take()))
+    .await;
+    Ok(Walked { took: endpoint.now() - began, damaged: damaged.take(), ended })
 }
 
-/// How long a walk takes that meets a bucket whose lock is held while others try to take it, and what it finds damaged.
-fn walk_among_others() -> (Duration, Vec<String>) {
+/// A walk that meets a bucket whose lock is held while others try to take it.
+fn walk_among_others(passes: bool) -> Walked {
     let config = SimConfig { node_len: 4 << 20, swarm: Some(Swarm::calm()), ..SimConfig::default() };
     let sim = Sim::new(0, config).expect("a world");
     let (harness, fabric) = (sim.harness(), sim.fabric());
@@ -114,7 +122,7 @@ fn walk_among_others() -> (Duration, Vec<String>) {
     for client in [&holder, &one, &other] {
         sim.spawn(client, take(pool.clone(), client.clone(), sim.now() + HELD));
     }
-    let walked = sim.spawn(&walker, walk(pool, walker.clone()));
+    let walked = sim.spawn(&walker, walk(pool, walker.clone(), passes));
     sim.run().assert_done();
     walked.take().expect("it runs").expect("it ends")
 }
@@ -123,11 +131,19 @@ fn walk_among_others() -> (Duration, Vec<String>) {
 /// stays: the walk gives the bucket up after two leases, and does not wait for as long as it is held.
 #[test]
 fn a_walk_gives_up_a_bucket_that_is_held_for_long_while_others_try_to_lock_it() {
-    let (took, damaged) = walk_among_others();
+    let Walked { took, damaged, ended } = walk_among_others(true);
     assert!(matches!(&damaged[..], [what] if what.contains("stays locked")), "{damaged:?}");
     assert!(LEASE * 2 < took && took < LEASE * 4, "{took:?}");
+    ended.expect("it goes on behind the bucket");
     plant(&[Fault::TriersHold]);
-    let (took, _) = walk_among_others();
+    let Walked { took, .. } = walk_among_others(true);
     plant(&[]);
     assert!(took > HELD / 2, "the test must detect the planted fault: {took:?}");
+}
+
+/// The lock is in the way, and nothing is corrupted.
+#[test]
+fn a_walk_that_ends_at_a_lock_names_its_holder() {
+    let Walked { ended, .. } = walk_among_others(false);
+    assert!(matches!(&ended, Err(IndexError::Locked { holder, .. }) if holder.starts_with("client ")), "{ended:?}");
 }
