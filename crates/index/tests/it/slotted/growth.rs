@@ -5,11 +5,12 @@ use farindex_fabric::OpKind;
 use farindex_fabric::memory::Delivery;
 use farindex_index::slotted::geometry::{LOCKED, Segment};
 use farindex_index::{Cuckoo, IndexError, Insert, Lifecycle, Linear};
+use farindex_pool::audit::Audit;
 use farindex_pool::{PoolError, PoolOptions};
 use farindex_testkit::alone::with_index;
 use farindex_testkit::world::{Member, World};
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::Poll;
 
 /// A resizer that finds no memory takes its name out of the root, once: another thread of its client may have become the
@@ -126,4 +127,83 @@ fn a_repair_of_linear_probing_stops_where_its_table_was_moved() {
 #[test]
 fn a_repair_of_cuckoo_hashing_stops_where_its_table_was_moved() {
     survives_its_table::<Cuckoo>();
+}
+
+/// After so many polls of a growth, another client drops the index. Returns how the growth has ended. Nothing of the index is left.
+async fn grow_and_drop<I: Kind>([one, two]: [Member; 2], polls: u32) -> Result<(), IndexError> {
+    let index = I::create(&one.session, "test", &I::config(64)).await.expect("an index");
+    let mut growth = Box::pin(index.enlarge());
+    let mut grown = None;
+    for _ in 0..polls {
+        if grown.is_none() {
+            grown = poll_once(growth.as_mut()).await;
+        }
+        two.client.tick(&two.endpoint).await.expect("a heartbeat");
+    }
+    let mut dropping = Box::pin(I::drop_index(&two.session, "test"));
+    let mut dropped = None;
+    // The drop is far enough to wait for the growth, which then goes on.
+    for _ in 0..20 {
+        pass_epochs(&[&one, &two]).await;
+        dropped = match dropped {
+            None => poll_once(dropping.as_mut()).await,
+            ended => ended,
+        };
+    }
+    while grown.is_none() || dropped.is_none() {
+        pass_epochs(&[&one, &two]).await;
+        if grown.is_none() {
+            grown = poll_once(growth.as_mut()).await;
+        }
+        if dropped.is_none() {
+            dropped = poll_once(dropping.as_mut()).await;
+        }
+    }
+    assert_eq!(dropped, Some(Ok(())), "after {polls} polls");
+    drop((growth, dropping));
+    drop(index);
+    one.close_while_ticking(&[&two]).await;
+    two.session.drain().await.expect("what is free");
+    let audit = Audit::begin(&two.session, &two.span()).await.expect("an audit");
+    let report = audit.settle(&two.session, &two.span()).await.expect("a report");
+    let wrong: Vec<_> = report.problems.iter().cloned().chain(report.leak()).collect();
+    assert_eq!(wrong, Vec::<String>::new(), "after {polls} polls, a growth that has ended with {grown:?}");
+    grown.expect("it has ended")
+}
+
+async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
+fn leaves_nothing<I: Kind>() {
+    let mut overtaken = 0;
+    for polls in 0..20 {
+        let ended = std::rc::Rc::new(std::cell::RefCell::new(Ok(())));
+        let outcome = std::rc::Rc::clone(&ended);
+        World::memory(1, 8 << 20, Delivery::Deferred).run(async move |ctx| {
+            let pool = ctx.pool(&PoolOptions::default()).await;
+            let members = [ctx.join(&pool).await, ctx.join(&pool).await];
+            let grown = grow_and_drop::<I>(members, polls).await;
+            *outcome.borrow_mut() = grown;
+        });
+        let ended = ended.replace(Ok(()));
+        assert!(matches!(ended, Ok(()) | Err(IndexError::Dropped)), "after {polls} polls: {ended:?}");
+        overtaken += u32::from(ended.is_err());
+    }
+    assert!(overtaken > 0, "no growth was overtaken by the drop");
+}
+
+/// The resizer has a segment in hand when it learns that its index was dropped.
+#[test]
+fn a_growth_of_linear_probing_that_a_drop_overtakes_leaves_nothing() {
+    leaves_nothing::<Linear>();
+}
+
+#[test]
+fn a_growth_of_cuckoo_hashing_that_a_drop_overtakes_leaves_nothing() {
+    leaves_nothing::<Cuckoo>();
 }
