@@ -282,7 +282,7 @@ pub fn aimed_cases() -> Vec<FaultCase> {
             "cuckoo",
             plant_in_pool(pool::Fault::TriersHold),
         )
-        .seen_at(245),
+        .seen_at(1168),
         in_kind(
             "a client that finds no vacant slot evicts nobody",
             "pool::Fault::RegistersOnly",
