@@ -157,7 +157,8 @@ fn damaged_catalog_entry_is_reported_and_hides_no_other() {
     member.run(catalog::list(&rig.pool, &span)).expect("whole again");
 }
 
-/// What a READ returns that tears while an entry gets its next index (N2): the new state, and the bytes of the index that has gone.
+/// A READ that tears while an entry gets its next index (N2) may return the new state, and the bytes of the index that has
+/// gone.
 #[test]
 fn entry_with_the_state_of_its_next_index_names_neither() {
     let rig = Rig::new(8);

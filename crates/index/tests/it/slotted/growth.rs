@@ -129,7 +129,7 @@ fn a_repair_of_cuckoo_hashing_stops_where_its_table_was_moved() {
     survives_its_table::<Cuckoo>();
 }
 
-/// After so many polls of a growth, another client drops the index. Returns how the growth has ended. Nothing of the index is left.
+/// After so many polls of a growth, another client drops the index. Nothing of it is left. Returns how the growth has ended.
 async fn grow_and_drop<I: Kind>([one, two]: [Member; 2], polls: u32) -> Result<(), IndexError> {
     let index = I::create(&one.session, "test", &I::config(64)).await.expect("an index");
     let mut growth = Box::pin(index.enlarge());
