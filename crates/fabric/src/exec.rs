@@ -16,15 +16,15 @@
 
 mod alarm;
 mod drive;
+mod queue;
 mod task;
 
 pub use task::Task;
 pub(crate) use task::is_running;
 
 use crate::apart::{Cold, cold};
-use async_task::Runnable;
+use queue::{Queue, Woken};
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::marker::PhantomData;
 use std::pin::{Pin, pin};
@@ -72,7 +72,8 @@ pub enum Idle {
 
 /// State that an executor shares with its tasks and wakers.
 struct Shared {
-    queue: Mutex<VecDeque<Runnable>>,
+    /// Tasks that were woken while this executor did not drive on the waking thread.
+    queue: Mutex<Queue>,
     /// The future that `block_on` waits for has been woken.
     woken: AtomicBool,
     /// The thread is parked, or about to.
@@ -87,7 +88,7 @@ struct Shared {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Runnable>> {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
     fn runtime(&self) -> MutexGuard<'_, Option<Waker>> {
@@ -101,15 +102,6 @@ impl Shared {
         self.wake_runtime();
     }
 
-    /// Returns what is to be done when a task is woken.
-    fn scheduler(self: &Arc<Self>) -> impl Fn(Runnable) + use<> {
-        let shared = Arc::clone(self);
-        move |runnable| {
-            shared.lock().push_back(runnable);
-            shared.rouse();
-        }
-    }
-
     /// Nothing could run for a while.
     fn rest(&self, idle: Idle) {
         let most = match idle {
@@ -118,7 +110,7 @@ impl Shared {
             Idle::Park(Some(_)) | Idle::Poll => return std::thread::yield_now(),
         };
         self.parked.store(true, Ordering::SeqCst);
-        if !self.woken.load(Ordering::SeqCst) && self.lock().is_empty() {
+        if !self.woken.load(Ordering::SeqCst) && !self.has_woken() {
             match most {
                 None => std::thread::park(),
                 Some(most) => std::thread::park_timeout(most),
@@ -156,7 +148,7 @@ const TOGETHER: u32 = 16;
 pub struct Executor {
     shared: Arc<Shared>,
     /// The tasks of the current round; kept for its allocation.
-    running: RefCell<VecDeque<Runnable>>,
+    running: RefCell<Queue>,
     waker: Waker,
     /// Inside of `block_on`, or of a poll of `run_until`.
     blocking: Cell<bool>,
@@ -211,8 +203,9 @@ impl Executor {
     /// The same code for all futures of an output: a task is much code.
     #[inline(never)]
     fn spawn_boxed<T: 'static>(&self, future: Cold<'static, T>) -> Task<T> {
-        let (runnable, task) = async_task::spawn_local(future, self.shared.scheduler());
-        runnable.schedule();
+        let builder = async_task::Builder::new().metadata(Arc::clone(&self.shared));
+        let (woken, task) = builder.spawn_local(|_| future, queue::schedule);
+        woken.schedule();
         Task::new(task, Arc::clone(&self.shared))
     }
 
@@ -221,12 +214,12 @@ impl Executor {
         // One lock for all of them. A task that drives this executor itself finds an empty deque here, which does as
         // well.
         let mut running = self.running.take();
-        std::mem::swap(&mut *self.shared.lock(), &mut running);
+        self.shared.take_woken(&mut running);
         let ready = running.len();
         if ready > 0 {
             let _driven = self.shared.driven();
-            while let Some(runnable) = running.pop_front() {
-                runnable.run();
+            while let Some(woken) = running.pop_front() {
+                Woken::run(woken);
             }
         }
         self.running.replace(running);
@@ -235,7 +228,7 @@ impl Executor {
 
     /// Has something been woken that has not run since?
     fn is_ready(&self) -> bool {
-        self.shared.woken.load(Ordering::SeqCst) || !self.shared.lock().is_empty()
+        self.shared.woken.load(Ordering::SeqCst) || self.shared.has_woken()
     }
 
     /// Runs until `future` completes, asking `driver` for progress whenever nothing can run. The thread is parked while
@@ -256,6 +249,7 @@ impl Executor {
     #[inline(never)]
     fn run_blocking<T>(&self, driver: &dyn Driver, mut future: Pin<&mut dyn Future<Output = T>>) -> T {
         let _blocking = Blocking(&self.blocking);
+        let _driving = self.shared.drive();
         let mut context = Context::from_waker(&self.waker);
         let (mut idle, mut together): (u32, u32) = (0, 0);
         self.shared.woken.store(true, Ordering::SeqCst);
@@ -295,8 +289,8 @@ impl Drop for Executor {
     fn drop(&mut self) {
         self.shared.gone.store(true, Ordering::Relaxed);
         // Not under the lock: dropping a task may wake another.
-        while let Some(runnable) = { self.shared.lock().pop_front() } {
-            drop(runnable);
+        while let Some(woken) = { self.shared.lock().pop_front() } {
+            drop(woken);
         }
     }
 }
@@ -353,6 +347,42 @@ mod tests {
         executor.spawn(async move { drop(task) }).detach();
         drop(executor);
         assert_eq!(Rc::strong_count(&owned), 1);
+    }
+
+    #[test]
+    fn what_was_woken_when_an_executor_stops_runs_later() {
+        let executor = Executor::new();
+        let ran = Rc::new(Cell::new(0));
+        let count = Rc::clone(&ran);
+        executor.block_on(&Nothing, async {
+            executor.spawn(async move { count.set(count.get() + 1) }).detach();
+        });
+        assert_eq!((ran.get(), executor.run_ready(), ran.get()), (0, 1, 1));
+    }
+
+    #[test]
+    fn an_executor_inside_of_another_leaves_its_tasks_alone() {
+        let (outer, inner) = (Executor::new(), Executor::new());
+        let order = Rc::new(RefCell::new(Vec::new()));
+        let note = |what: &'static str| {
+            let order = Rc::clone(&order);
+            async move { order.borrow_mut().push(what) }
+        };
+        outer.block_on(&Nothing, async {
+            let before = outer.spawn(note("before"));
+            let meanwhile = inner.block_on(&Nothing, async {
+                inner.spawn(note("inner")).await;
+                outer.spawn(note("meanwhile"))
+            });
+            let after = outer.spawn(note("after"));
+            for task in [before, meanwhile, after] {
+                task.await;
+            }
+        });
+        let mut order = order.take();
+        assert_eq!(order.remove(0), "inner");
+        order.sort_unstable();
+        assert_eq!(order, ["after", "before", "meanwhile"]);
     }
 
     #[test]

@@ -215,6 +215,7 @@ impl Executor {
             }
             self.blocking.set(true);
             let _blocking = Blocking(&self.blocking);
+            let _driving = self.shared.drive();
             let _flush = Flush(driver);
             inner.enter(cx.waker());
             if let Some((when, _)) = alarm.take()
@@ -241,7 +242,7 @@ impl Executor {
                     break;
                 }
                 let ran = self.run_ready() > 0;
-                let ready = || inner.woken.load(Ordering::SeqCst) || !self.shared.lock().is_empty();
+                let ready = || inner.woken.load(Ordering::SeqCst) || self.shared.has_woken();
                 if ran && together < TOGETHER && driver.collects() && ready() {
                     together += 1;
                     continue;
@@ -305,7 +306,7 @@ impl Executor {
         driver.wake_on_work(waker);
         // First the waker, then a look at the queue; a thread that wakes a task uses the opposite order.
         self.shared.set_runtime(waker);
-        if self.shared.lock().is_empty() { again } else { Again::Soon }
+        if self.shared.has_woken() { Again::Soon } else { again }
     }
 }
 

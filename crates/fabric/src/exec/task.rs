@@ -50,14 +50,14 @@ impl Drop for Driven {
 /// (its session) is gone; and if it has panicked itself.
 #[must_use = "dropping a task cancels it"]
 pub struct Task<T> {
-    task: FallibleTask<T>,
+    task: FallibleTask<T, Arc<Shared>>,
     home: Arc<Shared>,
     /// Its executor stays on its thread, and so do futures that wait for it.
     _here: PhantomData<Rc<()>>,
 }
 
 impl<T> Task<T> {
-    pub(super) fn new(task: async_task::Task<T>, home: Arc<Shared>) -> Self {
+    pub(super) fn new(task: async_task::Task<T, Arc<Shared>>, home: Arc<Shared>) -> Self {
         Task { task: task.fallible(), home, _here: PhantomData }
     }
     /// Lets it go on alone.

@@ -159,6 +159,18 @@ fn a_task_is_woken_by_another_thread_while_its_driver_waits() {
 }
 
 #[test]
+fn a_task_that_another_future_spawns_is_run_by_the_driver_that_waits() {
+    let (executor, endpoint) = (Executor::new(), deferred());
+    let mut runtime = Runtime::new();
+    runtime.spawn(executor.run_until(&endpoint, std::future::pending()));
+    runtime.spawn(executor.run_until(&endpoint, async {
+        // The first one has had its turn: it drives, and has nothing to do.
+        executor.spawn(async {}).await;
+    }));
+    runtime.run(1);
+}
+
+#[test]
 fn a_deadline_ends_a_verb_without_an_answer_and_the_driver_backs_off() {
     let (executor, endpoint) = (Executor::new(), Endpoint::new(Box::new(Silent(Instant::now()))));
     endpoint.set_deadline(Duration::from_millis(300));
