@@ -296,17 +296,17 @@ impl Endpoint {
     #[inline(never)]
     fn launch_far(&self, chain: &mut Chain) -> Launched {
         let node = chain.first().map_or(NodeId::new(0), Verb::node);
-        let id = self.inner.flights.borrow_mut().open();
+        let mut flights = self.inner.flights.borrow_mut();
         let mut transport = self.inner.transport.borrow_mut();
+        let id = flights.open();
         match transport.post(id, std::mem::take(chain)) {
             Post::Done(ended, result) => {
-                self.inner.flights.borrow_mut().close(id);
+                flights.close(id);
                 *chain = ended;
                 Launched::Done(result.err().map(Box::new))
             }
             Post::Pending => {
                 let now = transport.posted_at();
-                let mut flights = self.inner.flights.borrow_mut();
                 if let Some(now) = now {
                     let due = now.saturating_add(self.inner.deadline.get());
                     if flights.arm(now, due) {
@@ -342,8 +342,8 @@ struct Arrivals<'a> {
 }
 
 impl Completions for Arrivals<'_> {
-    fn complete(&mut self, id: u64, chain: Chain, result: Result<(), FabricError>) {
-        self.woken.extend(self.inner.flights.borrow_mut().settle(id, chain, result.err().map(Box::new)));
+    fn complete(&mut self, id: u64, chain: Chain, result: Result<(), Box<FabricError>>) {
+        self.woken.extend(self.inner.flights.borrow_mut().settle(id, chain, result.err()));
     }
 }
 

@@ -23,20 +23,35 @@ pub(crate) enum Landing {
 }
 
 /// State of a batch that did not complete at once.
-#[derive(Default)]
-enum Flight {
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
+enum State {
     #[default]
     Free,
-    Waiting(Option<Waker>),
-    Done(Chain, Failure),
-    /// No future waits for it: its result is dropped, and then what it held.
-    Unwatched(Option<Box<dyn Any>>),
+    /// It is in flight. Its future may have been polled.
+    Waiting,
+    Done,
+    /// It is in flight, and no future waits for it: its result is dropped, and then what it holds.
+    Unwatched,
+}
+
+/// A batch that did not complete at once, in fields of their own: nothing is moved or dropped that is not there.
+#[derive(Default)]
+struct Flight {
+    generation: u32,
+    state: State,
+    /// While it waits: whom to wake.
+    waker: Option<Waker>,
+    /// When it is done.
+    chain: Chain,
+    failure: Failure,
+    /// While it is unwatched.
+    held: Option<Box<dyn Any>>,
 }
 
 /// All batches in flight of one endpoint. A batch's number is (generation, place).
 #[derive(Default)]
 pub(crate) struct Inflight {
-    places: Vec<(u32, Flight)>,
+    places: Vec<Flight>,
     free: Vec<u32>,
     /// When each was posted, and the node of its first verb; in the order of posting, ended ones included.
     by_age: VecDeque<(Duration, u64, NodeId)>,
@@ -54,26 +69,29 @@ pub(crate) struct Inflight {
 }
 
 impl Inflight {
+    #[inline]
     pub(crate) fn open(&mut self) -> u64 {
         self.opened += 1;
         let place = self.free.pop().unwrap_or_else(|| {
-            self.places.push((0, Flight::Free));
+            self.places.push(Flight::default());
             self.places.len() as u32 - 1
         });
-        let entry = &mut self.places[place as usize];
-        entry.1 = Flight::Waiting(None);
-        u64::from(entry.0) << 32 | u64::from(place)
+        let flight = &mut self.places[place as usize];
+        flight.state = State::Waiting;
+        u64::from(flight.generation) << 32 | u64::from(place)
     }
+    #[inline]
     fn get(&mut self, id: u64) -> Option<&mut Flight> {
-        let entry = self.places.get_mut(id as u32 as usize)?;
-        (u64::from(entry.0) == id >> 32).then_some(&mut entry.1)
+        let flight = self.places.get_mut(id as u32 as usize)?;
+        (u64::from(flight.generation) == id >> 32).then_some(flight)
     }
+    /// Makes place for another batch. What this one has left was taken before, or is dropped here: its waker is not.
+    #[inline]
     pub(crate) fn close(&mut self, id: u64) {
         if let Some(flight) = self.get(id) {
-            *flight = Flight::Free;
-            let place = id as u32;
-            self.places[place as usize].0 = ((id >> 32) as u32).wrapping_add(1);
-            self.free.push(place);
+            flight.state = State::Free;
+            flight.generation = flight.generation.wrapping_add(1);
+            self.free.push(id as u32);
         }
     }
     /// Records that a batch was posted. Batches are posted in the order of their times. Without a time it gets that of
@@ -121,29 +139,38 @@ impl Inflight {
     }
 
     /// Records the result of a batch; returns the waker of the future that waits for it.
+    #[inline]
     pub(crate) fn settle(&mut self, id: u64, chain: Chain, failure: Failure) -> Option<Waker> {
         match self.get(id) {
-            Some(flight @ Flight::Waiting(_)) => match std::mem::replace(flight, Flight::Done(chain, failure)) {
-                Flight::Waiting(waker) => waker,
-                _ => None,
-            },
-            Some(Flight::Unwatched(held)) => {
-                if let Some(held) = held.take() {
-                    self.holding -= 1;
-                    match failure {
-                        None => self.released.push(held),
-                        // Its verbs may land later, unnoticed (N7).
-                        Some(_) => std::mem::forget(held),
-                    }
-                }
-                self.close(id);
-                None
+            Some(flight) if flight.state == State::Waiting => {
+                flight.state = State::Done;
+                flight.chain = chain;
+                flight.failure = failure;
+                flight.waker.take()
             }
             _ => {
-                self.strays += 1;
+                self.settle_unwatched(id, failure);
                 None
             }
         }
+    }
+
+    /// Records the result of a batch for which no future waits, or that has ended already.
+    #[inline(never)]
+    fn settle_unwatched(&mut self, id: u64, failure: Failure) {
+        let Some(flight) = self.get(id).filter(|flight| flight.state == State::Unwatched) else {
+            self.strays += 1;
+            return;
+        };
+        if let Some(held) = flight.held.take() {
+            self.holding -= 1;
+            match failure {
+                None => self.released.push(held),
+                // Its verbs may land later, unnoticed (N7).
+                Some(_) => std::mem::forget(held),
+            }
+        }
+        self.close(id);
     }
 
     /// Fails the batches that are older than `deadline`; returns whether there were any, and the wakers of their
@@ -152,7 +179,7 @@ impl Inflight {
         let (mut any, mut woken) = (false, Vec::new());
         self.date(now);
         while let Some(&(posted, id, node)) = self.by_age.front() {
-            let waiting = matches!(self.get(id), Some(Flight::Waiting(_) | Flight::Unwatched(_)));
+            let waiting = self.get(id).is_some_and(|flight| matches!(flight.state, State::Waiting | State::Unwatched));
             if waiting && posted.saturating_add(deadline) > now {
                 break;
             }
@@ -170,38 +197,45 @@ impl Inflight {
     #[inline]
     pub(crate) fn poll(&mut self, id: u64, cx: &Context<'_>) -> Landing {
         let Some(flight) = self.get(id) else { return Landing::Taken };
-        match flight {
-            Flight::Waiting(waker) => {
-                let same = waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
-                Landing::Waits(if same { None } else { waker.replace(cx.waker().clone()) })
+        match flight.state {
+            State::Waiting => {
+                let same = flight.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
+                Landing::Waits(if same { None } else { flight.waker.replace(cx.waker().clone()) })
             }
-            Flight::Done(chain, failure) => {
-                let (chain, failure) = (std::mem::take(chain), failure.take());
+            State::Done => {
+                let (chain, failure) = (std::mem::take(&mut flight.chain), flight.failure.take());
                 self.close(id);
                 Landing::Ended(chain, failure)
             }
-            Flight::Free | Flight::Unwatched(_) => Landing::Taken,
+            State::Free | State::Unwatched => Landing::Taken,
         }
     }
 
     /// Lets a batch without a future hold a value until the batch ends. If it has ended already, the value is returned.
     pub(crate) fn hold(&mut self, id: u64, held: Box<dyn Any>) -> Option<Box<dyn Any>> {
         match self.get(id) {
-            Some(flight @ Flight::Waiting(_)) => {
-                *flight = Flight::Unwatched(Some(held));
+            Some(flight) if flight.state == State::Waiting => {
+                flight.state = State::Unwatched;
+                flight.held = Some(held);
                 self.holding += 1;
                 None
             }
-            Some(Flight::Done(_, None)) => {
-                self.close(id);
+            Some(flight) if flight.state == State::Done && flight.failure.is_none() => {
+                self.drop_result(id);
                 Some(held)
             }
             // It has failed, so it may land yet (N7).
             _ => {
-                self.close(id);
+                self.drop_result(id);
                 std::mem::forget(held);
                 None
             }
+        }
+    }
+    fn drop_result(&mut self, id: u64) {
+        if let Some(flight) = self.get(id) {
+            (flight.chain, flight.failure) = (Chain::new(), None);
+            self.close(id);
         }
     }
     /// Batches in flight that hold something.
@@ -215,28 +249,24 @@ impl Inflight {
 
     /// No future waits for the batch any more. The caller drops the waker.
     pub(crate) fn forget(&mut self, id: u64) -> Option<Waker> {
-        match self.get(id) {
-            Some(Flight::Done(..)) => self.close(id),
-            Some(flight) => {
-                if let Flight::Waiting(waker) = std::mem::replace(flight, Flight::Unwatched(None)) {
-                    return waker;
-                }
+        let flight = self.get(id)?;
+        match flight.state {
+            State::Waiting => {
+                flight.state = State::Unwatched;
+                flight.waker.take()
             }
-            None => {}
+            State::Done => {
+                self.drop_result(id);
+                None
+            }
+            State::Free | State::Unwatched => None,
         }
-        None
     }
 }
 
 impl Drop for Inflight {
     fn drop(&mut self) {
         // These verbs may land later, unnoticed: what they hold is never dropped.
-        for (_, flight) in &mut self.places {
-            if let Flight::Unwatched(Some(_)) = flight
-                && let Flight::Unwatched(Some(held)) = std::mem::take(flight)
-            {
-                std::mem::forget(held);
-            }
-        }
+        self.places.iter_mut().for_each(|flight| std::mem::forget(flight.held.take()));
     }
 }

@@ -281,7 +281,7 @@ impl Transport for Connection {
             return false;
         };
         let result = self.mapped.run(&self.gate, &mut chain, &self.manner);
-        completions.complete(id, chain, result.map_err(|error| *error));
+        completions.complete(id, chain, result);
         true
     }
     fn now(&self) -> Duration {

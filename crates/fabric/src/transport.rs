@@ -77,8 +77,8 @@ pub enum Post {
 
 /// Receives completed chains.
 pub trait Completions {
-    /// The chain posted under `id` has completed.
-    fn complete(&mut self, id: u64, chain: Chain, result: Result<(), FabricError>);
+    /// The chain posted under `id` has completed. The error is behind a pointer so that success moves no room for it about.
+    fn complete(&mut self, id: u64, chain: Chain, result: Result<(), Box<FabricError>>);
 }
 
 /// What a connection has sent and received so far, on fabrics that send anything. Batches that were combined share a

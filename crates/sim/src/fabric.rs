@@ -133,7 +133,7 @@ impl Transport for Connection {
             let Some((id, chain, result)) = next else {
                 return any;
             };
-            completions.complete(id, chain, result);
+            completions.complete(id, chain, result.map_err(Box::new));
             any = true;
         }
     }

@@ -20,6 +20,7 @@
 mod attaching;
 pub mod chain;
 pub mod fabric;
+mod flights;
 #[cfg(test)]
 mod hostile;
 mod line;

@@ -1,6 +1,6 @@
 //! The connection of one worker to one node: what state it is in, and the message that is collected for it.
 
-use crate::chain::Sizes;
+use crate::chain::{FULL_BYTES, Sizes};
 use crate::ucp::EpId;
 use farindex_fabric::{Capabilities, FabricError, NodeId, Verb, VerbKind};
 use farindex_remote::control::Message;
@@ -20,6 +20,15 @@ pub(crate) struct Collected {
     pub(crate) sizes: Sizes,
 }
 
+impl Collected {
+    /// Can a batch of these sizes be added to the message?
+    #[inline]
+    pub(crate) fn has_room_for(&self, sizes: Sizes) -> bool {
+        let both = self.sizes.with(sizes);
+        both.request.max(both.results) <= FULL_BYTES as u64 && both.fit()
+    }
+}
+
 /// The connection to one node.
 pub(crate) struct Line {
     pub(crate) node: NodeId,
@@ -32,12 +41,12 @@ pub(crate) struct Line {
     /// the greeting of one that was given up can come after its own.
     pub(crate) greeted: VecDeque<u64>,
     pub(crate) collected: Collected,
-    /// Parts that are in no message yet, because there is no connection.
+    /// Batches that are in no message yet, because there is no connection.
     pub(crate) unsent: Vec<u64>,
-    /// Number of parts that are revocations.
+    /// Revocations that it has not answered.
     pub(crate) revocations: usize,
     pub(crate) answered: u64,
-    /// Parts of batches that it has not answered.
+    /// Batches that it has not answered.
     pub(crate) owed: u32,
 }
 

@@ -2,6 +2,12 @@
 //!
 //! Invariant: a number names one value. When its place is used again, the number is another one.
 
+/// Bits of a number that are the place, and bits of the generation above them.
+const PLACE_BITS: u32 = 24;
+const GENERATION_BITS: u32 = 30;
+/// Bits of a number: so many are left of a word for others to use.
+pub(crate) const NUMBER_BITS: u32 = PLACE_BITS + GENERATION_BITS;
+
 /// Values by number. A number is (generation, place), and never 0.
 pub(crate) struct Slots<T> {
     places: Vec<(u32, Option<T>)>,
@@ -15,44 +21,53 @@ impl<T> Default for Slots<T> {
 }
 
 impl<T> Slots<T> {
-    /// Keeps a value, and returns its number.
-    pub(crate) fn insert(&mut self, value: T) -> u64 {
-        let place = self.free.pop().unwrap_or_else(|| {
-            self.places.push((1, None));
-            self.places.len() as u32 - 1
-        });
-        let Some((generation, kept)) = self.places.get_mut(place as usize) else { return 0 };
+    /// Keeps a value, and returns its number; gives it back if there is no place.
+    #[inline]
+    pub(crate) fn insert(&mut self, value: T) -> Result<u64, T> {
+        let place = match self.free.pop() {
+            Some(place) => place,
+            None => match self.grow() {
+                Some(place) => place,
+                None => return Err(value),
+            },
+        };
+        let Some((generation, kept)) = self.places.get_mut(place as usize) else { return Err(value) };
         *kept = Some(value);
-        u64::from(*generation) << 32 | u64::from(place)
+        Ok(u64::from(*generation) << PLACE_BITS | u64::from(place))
     }
 
+    #[cold]
+    fn grow(&mut self) -> Option<u32> {
+        let place = u32::try_from(self.places.len()).ok().filter(|place| *place < 1 << PLACE_BITS)?;
+        self.places.push((1, None));
+        Some(place)
+    }
+
+    #[inline]
     fn place(&mut self, number: u64) -> Option<&mut (u32, Option<T>)> {
-        let place = self.places.get_mut(number as u32 as usize)?;
-        (u64::from(place.0) == number >> 32).then_some(place)
+        let place = self.places.get_mut((number & ((1 << PLACE_BITS) - 1)) as usize)?;
+        (u64::from(place.0) == number >> PLACE_BITS).then_some(place)
     }
 
     /// The value of a number.
+    #[inline]
     pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
         self.place(number)?.1.as_mut()
     }
 
     /// Takes the value of a number, which names nothing from now on.
+    #[inline]
     pub(crate) fn remove(&mut self, number: u64) -> Option<T> {
-        self.remove_if(number, |_| true)
-    }
-
-    /// As [`remove`](Self::remove), unless the value is not as it should be: then it stays.
-    pub(crate) fn remove_if(&mut self, number: u64, as_it_should: impl FnOnce(&T) -> bool) -> Option<T> {
         let (generation, kept) = self.place(number)?;
-        let value = kept.take_if(|value| as_it_should(value))?;
-        *generation = generation.wrapping_add(1).max(1);
-        self.free.push(number as u32);
+        let value = kept.take()?;
+        *generation = if *generation < (1 << GENERATION_BITS) - 1 { *generation + 1 } else { 1 };
+        self.free.push((number & ((1 << PLACE_BITS) - 1)) as u32);
         Some(value)
     }
 
     /// All values and their numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
-        let number = |place: usize, generation: u32| u64::from(generation) << 32 | place as u64;
+        let number = |place: usize, generation: u32| u64::from(generation) << PLACE_BITS | place as u64;
         let places = self.places.iter().enumerate();
         places.filter_map(move |(place, (generation, kept))| Some((number(place, *generation), kept.as_ref()?)))
     }
@@ -65,12 +80,12 @@ mod tests {
     #[test]
     fn a_number_names_one_value() {
         let mut slots = Slots::default();
-        let (one, two) = (slots.insert("one"), slots.insert("two"));
+        let (one, two) = (slots.insert("one").unwrap(), slots.insert("two").unwrap());
         assert!(one != 0 && one != two);
-        assert_eq!((slots.remove_if(one, |value| *value == "two"), slots.get_mut(one)), (None, Some(&mut "one")));
         assert_eq!((slots.remove(one), slots.remove(one), slots.get_mut(one)), (Some("one"), None, None));
-        let three = slots.insert("three");
-        assert_eq!(three as u32, one as u32, "its place is used again");
+        let three = slots.insert("three").unwrap();
+        let place = |number: u64| number & ((1 << PLACE_BITS) - 1);
+        assert_eq!(place(three), place(one), "its place is used again");
         assert_eq!((slots.remove(one), slots.get_mut(three).copied()), (None, Some("three")));
         let mut all: Vec<_> = slots.iter().map(|(number, value)| (number, *value)).collect();
         all.sort_unstable();
@@ -78,5 +93,16 @@ mod tests {
         expected.sort_unstable();
         assert_eq!(all, expected);
         assert_eq!((slots.remove(0), slots.remove(u64::MAX)), (None, None));
+    }
+
+    #[test]
+    fn generations_begin_again_within_their_bits() {
+        let mut slots = Slots::default();
+        let first = slots.insert(1).unwrap();
+        slots.places[0].0 = (1 << GENERATION_BITS) - 1;
+        let last = slots.iter().map(|(number, _)| number).next().unwrap();
+        assert!(last >> NUMBER_BITS == 0 && last != first);
+        assert_eq!((slots.remove(first), slots.remove(last)), (None, Some(1)));
+        assert_eq!(slots.insert(2), Ok(first));
     }
 }

@@ -8,15 +8,15 @@
 //! here blocks; UCX is told to connect to a node when that node's own connection is there, and not before (docs/bugs/192).
 //! Once warm, a batch allocates nothing.
 
-use crate::chain::{self, Answer, FULL_BATCHES, FULL_BYTES, Greeting, Sizes, Status};
+use crate::chain::{self, Answer, FULL_BATCHES, Greeting, Sizes, Status};
+use crate::flights::{Flight, Flights, Part, Waits, of_sequence, sequence};
 use crate::line::{Collected, Line, State, attached};
-use crate::slots::Slots;
 use crate::ucp::{Context, EpId, Worker};
 use farindex_fabric::transport::{Completions, Post, Traffic};
-use farindex_fabric::{Capabilities, Chain, FabricError, Identity, NodeId, Transport, Verb, VerbKind};
+use farindex_fabric::{Capabilities, Chain, FabricError, NodeId, Transport, Verb, VerbKind};
 use farindex_remote::control::Message;
 use farindex_remote::wire::Reader;
-use farindex_remote::{Cluster, ClusterClient, ControlError, Link, Pending, Welcome};
+use farindex_remote::{Cluster, ClusterClient, ControlError, Link, Welcome};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -51,44 +51,15 @@ const FORGET: Duration = Duration::from_secs(120);
 const SWEEPS: u32 = 8;
 const ROUNDS: u32 = 64;
 
-/// A batch that was posted.
-struct Flight {
-    id: u64,
-    chain: Chain,
-    parts: usize,
-    /// Behind a pointer, because a flight moves.
-    error: Option<Box<FabricError>>,
-}
-
-/// A request that a node has not answered: its part of a batch, or a revocation.
-struct Part {
-    flight: u64,
-    /// Of which node.
-    place: usize,
-    /// Sweeps at the time when it was posted.
-    sweeps: u32,
-    kind: PartKind,
-}
-
-enum PartKind {
-    Data,
-    /// Behind a pointer, because hardly any part is one.
-    Revoke(Box<Pending>),
-}
-
 /// One worker's connections.
 pub(crate) struct Connection {
     shared: Arc<Shared>,
     client: Arc<ClusterClient>,
     worker: Worker,
     lines: Vec<Line>,
-    flights: Slots<Flight>,
-    /// By the number that requests and answers carry.
-    parts: Slots<Part>,
+    flights: Flights,
     /// Batches that have ended otherwise than by the last of their answers: they failed, or waited for revocations.
     completed: Vec<u64>,
-    /// The nodes of the batch that is being posted, and its sizes there: kept for its room.
-    nodes: Vec<(usize, Sizes)>,
     traffic: Traffic,
     /// Some line has collected something.
     collects: bool,
@@ -111,10 +82,8 @@ impl Connection {
             client,
             worker,
             lines,
-            flights: Slots::default(),
-            parts: Slots::default(),
+            flights: Flights::default(),
             completed: Vec::new(),
-            nodes: Vec::new(),
             traffic: Traffic::default(),
             collects: false,
             rounds: 0,
@@ -123,26 +92,31 @@ impl Connection {
         })
     }
 
-    /// Checks whether a batch can be sent; notes the nodes that it sends messages to.
-    fn check(&mut self, chain: &Chain) -> Result<(), FabricError> {
-        self.nodes.clear();
+    /// Checks whether a batch can be sent. Returns the node that all its verbs go to, and its sizes, if there is just one and
+    /// no revocation.
+    #[inline]
+    fn check(&self, chain: &Chain) -> Result<Option<(usize, Sizes)>, FabricError> {
+        let first = chain.first().map_or(NodeId::new(0), Verb::node);
+        let mut to_one = !chain.is_empty();
+        let mut sizes = Sizes::of_no_verbs();
         for verb in chain {
-            let (node, place) = (verb.node(), verb.node().index());
-            let line = self.lines.get(place).ok_or(FabricError::NoSuchNode(node))?;
+            let node = verb.node();
+            let line = self.lines.get(node.index()).ok_or(FabricError::NoSuchNode(node))?;
             line.check(verb, self.shared.capabilities)?;
-            if matches!(verb.kind, VerbKind::Revoke(_)) {
-                continue;
-            }
-            match self.nodes.iter_mut().find(|(known, _)| *known == place) {
-                Some((_, sizes)) => sizes.add(verb),
-                None => {
-                    let mut sizes = Sizes::of_no_verbs();
-                    sizes.add(verb);
-                    self.nodes.push((place, sizes));
-                }
-            }
+            to_one &= node == first && !matches!(verb.kind, VerbKind::Revoke(_));
+            sizes.add(verb);
         }
-        for (_, sizes) in &self.nodes {
+        // If all of it fits one message, so does what goes to one of its nodes.
+        if !sizes.fit() {
+            self.check_sizes(chain)?;
+        }
+        Ok(to_one.then_some((first.index(), sizes)))
+    }
+
+    #[cold]
+    fn check_sizes(&self, chain: &Chain) -> Result<(), FabricError> {
+        for line in &self.lines {
+            let sizes = chain::sizes(chain, line.node);
             if !sizes.fit() {
                 let (verbs, bytes, most) = (sizes.verbs, sizes.request.max(sizes.answer), chain::MAX_CHAIN);
                 return Err(FabricError::Settings(format!(
@@ -154,36 +128,81 @@ impl Connection {
         Ok(())
     }
 
-    fn open_part(&mut self, place: usize, flight: u64, kind: PartKind) -> u64 {
-        if let Some(line) = self.lines.get_mut(place) {
-            match kind {
-                PartKind::Data => line.owed += 1,
-                PartKind::Revoke(_) => line.revocations += 1,
+    /// Posts a batch that goes to one node.
+    #[inline]
+    fn post_to_one(&mut self, id: u64, chain: Chain, place: usize, sizes: Sizes) -> Post {
+        let Some(line) = self.lines.get_mut(place) else { return refuse(chain) };
+        let waits = Waits::One(line.node);
+        match self.flights.insert(Flight { id, chain, error: None, sweeps: self.sweeps, waits }) {
+            Ok(number) => {
+                line.owed += 1;
+                self.collect(place, number, sizes);
+                Post::Pending
             }
+            Err(flight) => refuse(flight.chain),
         }
-        self.parts.insert(Part { flight, place, sweeps: self.sweeps, kind })
     }
 
-    /// Puts a part of a batch into the message to its node, if there is a connection.
-    fn collect(&mut self, place: usize, (flight, sequence): (u64, u64), sizes: Sizes) {
+    /// Posts a batch that goes to several nodes, revokes clients, or has no verbs.
+    #[cold]
+    fn post_to_several(&mut self, id: u64, chain: Chain) -> Post {
+        let sizes: Vec<(usize, Sizes)> = self
+            .lines
+            .iter()
+            .enumerate()
+            .map(|(place, line)| (place, chain::sizes(&chain, line.node)))
+            .filter(|(_, sizes)| sizes.verbs > 0)
+            .collect();
+        let mut parts: Vec<Part> = sizes.iter().map(|(place, _)| Part { place: *place, revocation: None }).collect();
+        for verb in &chain {
+            let place = verb.node().index();
+            if let VerbKind::Revoke(victim) = &verb.kind
+                && let (Some(control), Some(line)) = (self.client.controls().get(place), self.lines.get_mut(place))
+            {
+                line.revocations += 1;
+                parts.push(Part { place, revocation: Some(control.revoke(*victim)) });
+            }
+        }
+        let waits = Waits::Several(parts);
+        let flight = Flight { id, chain, error: None, sweeps: self.sweeps, waits };
+        let has_ended = flight.has_ended();
+        let number = match self.flights.insert(flight) {
+            Ok(number) => number,
+            Err(flight) => return refuse(flight.chain),
+        };
+        if has_ended {
+            self.completed.push(number);
+        }
+        for (place, sizes) in sizes {
+            if let Some(line) = self.lines.get_mut(place) {
+                line.owed += 1;
+            }
+            self.collect(place, number, sizes);
+        }
+        Post::Pending
+    }
+
+    /// Puts what a batch has for one node into the message to it. Without a connection it waits for one, which is asked for.
+    #[inline]
+    fn collect(&mut self, place: usize, number: u64, sizes: Sizes) {
         let Some(line) = self.lines.get_mut(place) else { return };
-        let State::Up { session, .. } = line.state else { return line.unsent.push(sequence) };
-        let collected = &line.collected;
-        let both = collected.sizes.with(sizes);
-        let too_much = both.request.max(both.results) > FULL_BYTES as u64 || !both.fit();
-        if collected.batches > 0 && too_much {
+        let State::Up { session, .. } = line.state else {
+            line.unsent.push(number);
+            return self.push(place);
+        };
+        if line.collected.batches > 0 && !line.collected.has_room_for(sizes) {
             self.send(place);
         }
-        let (Some(line), Some(flight)) = (self.lines.get_mut(place), self.flights.get_mut(flight)) else { return };
+        let (Some(line), Some(flight)) = (self.lines.get_mut(place), self.flights.get_mut(number)) else { return };
         if !matches!(line.state, State::Up { .. }) {
-            // It was lost just now: the part fails when the reason is known.
-            return line.unsent.push(sequence);
+            // It was lost just now: the batch fails when the reason is known.
+            return line.unsent.push(number);
         }
         let collected = &mut line.collected;
         if collected.batches == 0 {
             collected.bytes = self.worker.buffer();
         }
-        chain::encode(&flight.chain, line.node, session, sequence, &mut collected.bytes);
+        chain::encode(&flight.chain, line.node, session, sequence(number, place), &mut collected.bytes);
         collected.batches += 1;
         collected.sizes = collected.sizes.with(sizes);
         self.collects = true;
@@ -233,18 +252,17 @@ impl Connection {
             },
             State::Up { .. } => {
                 let node = line.node;
-                for sequence in std::mem::take(&mut line.unsent) {
-                    let Some(number) = self.parts.get_mut(sequence).map(|part| part.flight) else { continue };
+                for number in std::mem::take(&mut line.unsent) {
                     let Some(flight) = self.flights.get_mut(number) else { continue };
                     let sizes = chain::sizes(&flight.chain, node);
-                    self.collect(place, (number, sequence), sizes);
+                    self.collect(place, number, sizes);
                 }
             }
             State::Attaching(_) | State::Attached { .. } | State::Broken(..) => {}
         }
     }
 
-    /// Fails all parts of a node; revocations as well, unless they go on.
+    /// Fails all batches that wait for a node; those that wait for revocations as well, unless these go on.
     fn fail(&mut self, place: usize, error: &FabricError, revocations_go_on: bool) {
         let Some(line) = self.lines.get_mut(place) else { return };
         line.unsent.clear();
@@ -253,25 +271,14 @@ impl Connection {
         if !revocations_go_on {
             line.revocations = 0;
         }
-        let goes_on = |part: &Part| revocations_go_on && matches!(part.kind, PartKind::Revoke(_));
-        let theirs = self.parts.iter().filter(|(_, part)| part.place == place && !goes_on(part));
-        let failed: Vec<u64> = theirs.map(|(sequence, _)| sequence).collect();
-        for sequence in failed {
-            if let Some(part) = self.parts.remove(sequence) {
-                self.settle(part.flight, Err(error.clone()));
+        let theirs = self.flights.iter().filter(|(_, flight)| flight.is_kept_by(place, revocations_go_on));
+        let failed: Vec<u64> = theirs.map(|(number, _)| number).collect();
+        for number in failed {
+            let Some(flight) = self.flights.get_mut(number) else { continue };
+            flight.fails(error.clone());
+            if flight.give_up(place, revocations_go_on) {
+                self.completed.push(number);
             }
-        }
-    }
-
-    /// Records the result of a part.
-    fn settle(&mut self, key: u64, result: Result<(), FabricError>) {
-        let Some(flight) = self.flights.get_mut(key) else { return };
-        flight.parts = flight.parts.saturating_sub(1);
-        if let Err(error) = result {
-            flight.error.get_or_insert_with(|| Box::new(error));
-        }
-        if flight.parts == 0 {
-            self.completed.push(key);
         }
     }
 
@@ -331,20 +338,23 @@ impl Connection {
     fn poll_revocations(&mut self, place: usize) {
         let Some(line) = self.lines.get_mut(place).filter(|line| line.revocations > 0) else { return };
         let node = line.node;
-        let poll = |(sequence, part): (u64, &Part)| match &part.kind {
-            PartKind::Revoke(pending) if part.place == place => Some((sequence, pending.poll()?)),
-            _ => None,
-        };
-        let answered: Vec<_> = self.parts.iter().filter_map(poll).collect();
-        line.revocations = line.revocations.saturating_sub(answered.len());
-        for (sequence, answer) in answered {
-            let result = match answer {
-                Ok(Message::Revoked) => Ok(()),
-                Ok(_) => Err(FabricError::CannotRevoke("the memory node gave a wrong answer".to_owned())),
-                Err(error) => Err(error.of_node(node)),
-            };
-            if let Some(part) = self.parts.remove(sequence) {
-                self.settle(part.flight, result);
+        let numbers: Vec<u64> = self.flights.iter().map(|(number, _)| number).collect();
+        for number in numbers {
+            let Some(flight) = self.flights.get_mut(number) else { continue };
+            let answers = flight.revoked(place);
+            line.revocations = line.revocations.saturating_sub(answers.len());
+            let has_ended = !answers.is_empty() && flight.has_ended();
+            for answer in answers {
+                match answer {
+                    Ok(Message::Revoked) => {}
+                    Ok(_) => {
+                        flight.fails(FabricError::CannotRevoke("the memory node gave a wrong answer".to_owned()));
+                    }
+                    Err(error) => flight.fails(error.of_node(node)),
+                }
+            }
+            if has_ended {
+                self.completed.push(number);
             }
         }
     }
@@ -368,7 +378,7 @@ impl Connection {
         let mut rest = Reader::new(reply);
         while let Ok(Some(answer)) = Answer::take(&mut rest) {
             if let Some(Flight { id, chain, error, .. }) = self.answer(answer) {
-                completions.complete(id, chain, error.map_or(Ok(()), |error| Err(*error)));
+                completions.complete(id, chain, error.map_or(Ok(()), Err));
                 any = true;
             }
         }
@@ -376,32 +386,36 @@ impl Connection {
     }
 
     /// Puts an answer into its batch. Returns the batch if this was the last of its answers.
+    #[inline]
     fn answer(&mut self, answer: Answer<'_>) -> Option<Flight> {
+        let (number, place) = of_sequence(answer.sequence);
         // A revocation is answered over the control channel alone.
-        let is_owed = |part: &Part| matches!(part.kind, PartKind::Data);
-        let Part { flight, place, .. } = self.parts.remove_if(answer.sequence, is_owed)?;
+        let flight = self.flights.get_mut(number).filter(|flight| flight.waits_for(place))?;
         let line = self.lines.get_mut(place)?;
         line.answered += 1;
         line.owed = line.owed.saturating_sub(1);
-        let (node, len) = (line.node, line.len);
-        if line.answered == 2 {
+        let node = line.node;
+        match answer.status {
+            Status::Done => {
+                if let Err(why) = chain::fill(&mut flight.chain, node, answer) {
+                    flight.fails(chain::senseless(node, why));
+                }
+            }
+            status => {
+                let verb = chain::refused_verb(&flight.chain, node, answer.verb);
+                let error = chain::refusal(status, verb, node, line.len);
+                flight.fails(error);
+            }
+        }
+        let is_first = line.answered == 2;
+        let flown = if flight.answered(place) { self.flights.remove(number) } else { None };
+        if is_first {
             self.note_transports(node);
         }
-        let flown = self.flights.get_mut(flight)?;
-        let error = match answer.status {
-            Status::Done => chain::fill(&mut flown.chain, node, answer).err().map(|why| chain::senseless(node, why)),
-            status => Some(chain::refusal(status, chain::refused_verb(&flown.chain, node, answer.verb), node, len)),
-        };
-        if let Some(error) = error {
-            flown.error.get_or_insert_with(|| Box::new(error));
-        }
-        flown.parts = flown.parts.saturating_sub(1);
-        if flown.parts > 0 {
-            return None;
-        }
-        self.flights.remove(flight)
+        flown
     }
 
+    #[cold]
     fn note_transports(&self, node: NodeId) {
         let Some(Line { state: State::Up { ep, .. }, .. }) = self.lines.get(node.index()) else { return };
         let found = self.worker.transports(*ep);
@@ -421,8 +435,9 @@ impl Connection {
         self.swept = Instant::now();
         self.sweeps = self.sweeps.wrapping_add(1);
         for place in 0..self.lines.len() {
-            let late = |part: &Part| part.place == place && self.sweeps.wrapping_sub(part.sweeps) > SWEEPS;
-            if self.parts.iter().any(|(_, part)| late(part))
+            let is_late =
+                |flight: &Flight| self.sweeps.wrapping_sub(flight.sweeps) > SWEEPS && flight.is_kept_by(place, false);
+            if self.flights.iter().any(|(_, flight)| is_late(flight))
                 && let Some(line) = self.lines.get(place)
             {
                 let error = FabricError::Deadline { node: line.node, after: FORGET };
@@ -432,38 +447,19 @@ impl Connection {
     }
 }
 
+/// More batches are in flight than have numbers.
+#[cold]
+fn refuse(chain: Chain) -> Post {
+    Post::Done(chain, Err(FabricError::Settings("too many batches are in flight: wait for some of them".to_owned())))
+}
+
 impl Transport for Connection {
     fn post(&mut self, id: u64, chain: Chain) -> Post {
-        if let Err(error) = self.check(&chain) {
-            return Post::Done(chain, Err(error));
+        match self.check(&chain) {
+            Ok(Some((place, sizes))) => self.post_to_one(id, chain, place, sizes),
+            Ok(None) => self.post_to_several(id, chain),
+            Err(error) => Post::Done(chain, Err(error)),
         }
-        let revokes = |verb: &Verb| match &verb.kind {
-            VerbKind::Revoke(identity) => Some((verb.node().index(), *identity)),
-            _ => None,
-        };
-        // Without one, which is the rule, this allocates nothing.
-        let victims: Vec<(usize, Identity)> = chain.iter().filter_map(revokes).collect();
-        let parts = self.nodes.len() + victims.len();
-        let key = self.flights.insert(Flight { id, chain, parts, error: None });
-        for (place, victim) in victims {
-            let asked = self.client.controls().get(place).map(|control| control.revoke(victim));
-            if let Some(asked) = asked {
-                self.open_part(place, key, PartKind::Revoke(Box::new(asked)));
-            }
-        }
-        if parts == 0 {
-            self.completed.push(key);
-        }
-        let nodes = std::mem::take(&mut self.nodes);
-        for (place, sizes) in &nodes {
-            let sequence = self.open_part(*place, key, PartKind::Data);
-            self.collect(*place, (key, sequence), *sizes);
-            if self.lines.get(*place).is_some_and(|line| !line.unsent.is_empty()) {
-                self.push(*place);
-            }
-        }
-        self.nodes = nodes;
-        Post::Pending
     }
 
     fn flush(&mut self) {
@@ -505,7 +501,7 @@ impl Transport for Connection {
         let mut completed = std::mem::take(&mut self.completed);
         for key in completed.drain(..) {
             if let Some(flight) = self.flights.remove(key) {
-                completions.complete(flight.id, flight.chain, flight.error.map_or(Ok(()), |error| Err(*error)));
+                completions.complete(flight.id, flight.chain, flight.error.map_or(Ok(()), Err));
             }
         }
         self.completed = completed;

@@ -309,7 +309,7 @@ impl Transport for VerbsTransport {
         let mut any = false;
         while let Some((id, chain, result)) = self.flights.take_ended() {
             any = true;
-            completions.complete(id, chain, result);
+            completions.complete(id, chain, result.map_err(Box::new));
         }
         any
     }

@@ -510,7 +510,7 @@ impl Transport for Connection {
                 _ => {}
             }
         }
-        completions.complete(id, chain, result);
+        completions.complete(id, chain, result.map_err(Box::new));
         true
     }
 

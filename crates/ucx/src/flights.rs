@@ -1,0 +1,128 @@
+//! Batches that were posted and have not ended: what each still waits for.
+//!
+//! Invariants: a batch ends once, when it waits for nothing any more; an answer counts only if its batch waits for one of that
+//! node, and so a node that answers twice, or for another, changes nothing. The usual batch goes to one node, and costs no
+//! more than its place here.
+
+use crate::slots::{NUMBER_BITS, Slots};
+use farindex_fabric::ptr::MAX_NODES;
+use farindex_fabric::{Chain, FabricError, NodeId};
+use farindex_remote::control::Message;
+use farindex_remote::{ControlError, Pending};
+
+/// A request carries the number of its batch, and the node that it goes to; the answer repeats both.
+const NODE_BITS: u32 = u64::BITS - NUMBER_BITS;
+const _: () = assert!(1 << NODE_BITS > MAX_NODES);
+
+/// The sequence number of the request to one node.
+#[inline]
+pub(crate) fn sequence(number: u64, place: usize) -> u64 {
+    number << NODE_BITS | place as u64
+}
+
+/// The batch and the node of a sequence number.
+#[inline]
+pub(crate) fn of_sequence(sequence: u64) -> (u64, usize) {
+    (sequence >> NODE_BITS, (sequence & ((1 << NODE_BITS) - 1)) as usize)
+}
+
+/// A batch that was posted.
+pub(crate) struct Flight {
+    /// The endpoint's number for it.
+    pub(crate) id: u64,
+    pub(crate) chain: Chain,
+    /// Why it fails. Behind a pointer, because a flight moves.
+    pub(crate) error: Option<Box<FabricError>>,
+    /// Sweeps at the time when it was posted.
+    pub(crate) sweeps: u32,
+    pub(crate) waits: Waits,
+}
+
+/// What a batch waits for.
+pub(crate) enum Waits {
+    /// An answer of this node.
+    One(NodeId),
+    /// All of these, each of another node or a revocation.
+    Several(Vec<Part>),
+}
+
+/// One of several things that a batch waits for.
+pub(crate) struct Part {
+    pub(crate) place: usize,
+    /// The answer to a revocation, which the control channel brings; otherwise one of the data path.
+    pub(crate) revocation: Option<Pending>,
+}
+
+impl Flight {
+    /// Does it wait for an answer of this node over the data path?
+    #[inline]
+    pub(crate) fn waits_for(&self, place: usize) -> bool {
+        match &self.waits {
+            Waits::One(node) => node.index() == place,
+            Waits::Several(parts) => parts.iter().any(|part| part.place == place && part.revocation.is_none()),
+        }
+    }
+
+    /// It has this answer. Returns whether it was the last that it waited for.
+    #[inline]
+    pub(crate) fn answered(&mut self, place: usize) -> bool {
+        match &mut self.waits {
+            Waits::One(_) => true,
+            Waits::Several(parts) => {
+                parts.retain(|part| part.place != place || part.revocation.is_some());
+                parts.is_empty()
+            }
+        }
+    }
+
+    /// It fails with this error, unless it fails already.
+    #[cold]
+    pub(crate) fn fails(&mut self, error: FabricError) {
+        self.error.get_or_insert_with(|| Box::new(error));
+    }
+
+    /// Does it wait for anything of this node? Revocations that go on do not count.
+    pub(crate) fn is_kept_by(&self, place: usize, revocations_go_on: bool) -> bool {
+        match &self.waits {
+            Waits::One(node) => node.index() == place,
+            Waits::Several(parts) => parts.iter().any(|part| part.place == place && !part.goes_on(revocations_go_on)),
+        }
+    }
+
+    /// Waits for nothing of this node any more, but for revocations that go on. Returns whether it has ended.
+    pub(crate) fn give_up(&mut self, place: usize, revocations_go_on: bool) -> bool {
+        match &mut self.waits {
+            Waits::One(node) if node.index() == place => self.waits = Waits::Several(Vec::new()),
+            Waits::One(_) => {}
+            Waits::Several(parts) => parts.retain(|part| part.place != place || part.goes_on(revocations_go_on)),
+        }
+        self.has_ended()
+    }
+
+    /// Takes the answers to revocations that have come from this node.
+    pub(crate) fn revoked(&mut self, place: usize) -> Vec<Result<Message, ControlError>> {
+        let Waits::Several(parts) = &mut self.waits else { return Vec::new() };
+        let mut answers = Vec::new();
+        parts.retain(|part| {
+            let answer = part.revocation.as_ref().filter(|_| part.place == place).and_then(Pending::poll);
+            let waits = answer.is_none();
+            answers.extend(answer);
+            waits
+        });
+        answers
+    }
+
+    /// Does it wait for nothing?
+    pub(crate) fn has_ended(&self) -> bool {
+        matches!(&self.waits, Waits::Several(parts) if parts.is_empty())
+    }
+}
+
+impl Part {
+    fn goes_on(&self, revocations_go_on: bool) -> bool {
+        revocations_go_on && self.revocation.is_some()
+    }
+}
+
+/// All of them, by number.
+pub(crate) type Flights = Slots<Flight>;
