@@ -27,12 +27,12 @@ const UNITS: [u16; CLASSES] = {
 };
 
 /// Units of a class; 0 for a class that does not exist.
-pub fn units(class: usize) -> u64 {
-    UNITS.get(class).copied().map_or(0, u64::from)
+pub const fn units(class: usize) -> u64 {
+    if class < CLASSES { UNITS[class] as u64 } else { 0 }
 }
 
 /// Bytes of a class.
-pub fn bytes(class: usize) -> u64 {
+pub const fn bytes(class: usize) -> u64 {
     units(class) * UNIT
 }
 

@@ -38,16 +38,34 @@ const KEEP_SHARE: u64 = 1024;
 /// retired together and their grace periods end together: a list that keeps fewer gives back what they need next. So it is
 /// with `demand`, the blocks that are taken from one advance of the epoch to the next, where other clients advance it slowly.
 pub(crate) fn keep(class: usize, in_progress: usize, demand: u32, geometry: &Geometry) -> usize {
-    let of = |bytes: u64| (bytes / classes::bytes(class).max(1)) as usize;
-    let least = of(KEEP_BYTES).max(KEEP_BLOCKS) + 2 * low(class, in_progress);
-    let share = of(geometry.chunks.saturating_mul(geometry.chunk_size) / KEEP_SHARE);
-    least.max(share.min(2 * demand as usize))
+    let least = BLOCKS_KEPT[class].max(KEEP_BLOCKS) + 2 * low(class, in_progress);
+    let demand = 2 * demand as usize;
+    // Called for each block that becomes free, and so without a division as a rule.
+    if demand <= least {
+        return least;
+    }
+    let share = geometry.chunks.saturating_mul(geometry.chunk_size) / KEEP_SHARE;
+    least.max(demand.min((share / classes::bytes(class).max(1)) as usize))
 }
 
 /// Number of blocks of a class at which a session refills its free list although it is not empty: as many as its other
 /// operations may take meanwhile. Zero if there are no others.
 pub(crate) fn low(class: usize, in_progress: usize) -> usize {
-    (2 * in_progress.saturating_sub(1)).min((BUSY_BYTES / 2 / classes::bytes(class).max(1)) as usize)
+    (2 * in_progress.saturating_sub(1)).min(BLOCKS_BUSY[class])
+}
+
+/// Blocks of each class that `KEEP_BYTES` hold, and half of `BUSY_BYTES`.
+const BLOCKS_KEPT: [usize; CLASSES] = blocks_in(KEEP_BYTES);
+const BLOCKS_BUSY: [usize; CLASSES] = blocks_in(BUSY_BYTES / 2);
+
+const fn blocks_in(bytes: u64) -> [usize; CLASSES] {
+    let mut blocks = [0; CLASSES];
+    let mut class = 0;
+    while class < CLASSES {
+        blocks[class] = (bytes / classes::bytes(class)) as usize;
+        class += 1;
+    }
+    blocks
 }
 
 /// A run of contiguous blocks at the end of a chunk that were never used.

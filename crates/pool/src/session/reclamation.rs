@@ -135,6 +135,9 @@ impl Session {
         let mut free_list = self.free_list(node)?.borrow_mut();
         let mut surplus = Vec::new();
         for class in 0..CLASSES {
+            if free_list.free[class].is_empty() {
+                continue;
+            }
             let keep = self.keep(node, &free_list, class);
             if free_list.free[class].len() > keep {
                 surplus.extend(free_list.free[class].drain(keep / 2..).map(|ptr| (ptr, class)));

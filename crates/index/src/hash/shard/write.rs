@@ -21,6 +21,7 @@ use crate::marks::mark;
 use crate::traits::Upsert;
 use crate::write::{Mode, Wrote};
 use farindex_fabric::{Buf, OpKind, RemotePtr, Span, cold};
+use std::time::Duration;
 
 /// A write whose block is allocated.
 pub(super) struct Draft<'a> {
@@ -64,12 +65,14 @@ impl Shard {
         span: &mut Option<Span>,
     ) -> Result<Wrote, IndexError> {
         let wrote = loop {
-            // After a wait for the epoch the write begins again, under another pin.
-            let began = self.session.endpoint().now();
+            // After a wait for the epoch the write begins again, under another pin. An update never waits, and does without a
+            // look at the clock.
+            let began = (!mode.is_update()).then(|| self.session.endpoint().now());
             match self.write_block(span, mode, draft).await {
                 Ok(Some(wrote)) => break Ok(wrote),
                 Ok(None) => {
-                    let took = self.session.endpoint().now().saturating_sub(began);
+                    let took =
+                        began.map_or(Duration::ZERO, |began| self.session.endpoint().now().saturating_sub(began));
                     if let Err(error) = draft.table.await_epoch(&self.session, took).await {
                         break Err(error);
                     }
