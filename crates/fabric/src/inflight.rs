@@ -53,9 +53,11 @@ struct Flight {
 pub(crate) struct Inflight {
     places: Vec<Flight>,
     free: Vec<u32>,
-    /// When each was posted, and the node of its first verb; in the order of posting, ended ones included.
-    by_age: VecDeque<(Duration, u64, NodeId)>,
-    /// So many at the end of `by_age` have no time yet: they get that of the next look at the clock.
+    /// Each, and the node of its first verb; in the order of posting, ended ones included.
+    by_age: VecDeque<(u64, NodeId)>,
+    /// When they were posted: a time, and how many one after the other have it. Those that follow have none yet: they get that
+    /// of the next look at the clock.
+    dates: VecDeque<(Duration, usize)>,
     undated: usize,
     strays: u64,
     /// Batches so far.
@@ -96,16 +98,35 @@ impl Inflight {
     }
     /// Records that a batch was posted. Batches are posted in the order of their times. Without a time it gets that of
     /// the next call of [`expire`](Self::expire).
+    #[inline]
     pub(crate) fn posted(&mut self, id: u64, node: NodeId, at: Option<Duration>) {
-        match at {
-            Some(at) => self.date(at),
-            None => self.undated += 1,
+        self.by_age.push_back((id, node));
+        self.undated += 1;
+        if let Some(at) = at {
+            self.date(at);
         }
-        self.by_age.push_back((at.unwrap_or(Duration::MAX), id, node));
     }
     fn date(&mut self, now: Duration) {
-        let undated = std::mem::take(&mut self.undated);
-        self.by_age.iter_mut().rev().take(undated).for_each(|(at, ..)| *at = now);
+        if self.undated > 0 {
+            let count = std::mem::take(&mut self.undated);
+            match self.dates.back_mut().filter(|(at, _)| *at == now) {
+                Some((_, dated)) => *dated += count,
+                None => self.dates.push_back((now, count)),
+            }
+        }
+    }
+    fn pop_oldest(&mut self) {
+        self.by_age.pop_front();
+        if let Some((_, count)) = self.dates.front_mut() {
+            *count -= 1;
+            if *count == 0 {
+                self.dates.pop_front();
+            }
+        }
+    }
+    /// When the oldest batch was posted, if it has a time.
+    fn oldest(&self) -> Option<Duration> {
+        self.dates.front().map(|(at, _)| *at)
     }
     /// Should the transport be asked for a wake-up at `due`? One at a time is enough: the next is asked for when it has
     /// passed. Asking for each batch would leave a fabric in virtual time with many stale requests.
@@ -118,7 +139,7 @@ impl Inflight {
     }
     /// Returns the next wake-up to ask the transport for, if one is needed.
     pub(crate) fn rearm(&mut self, now: Duration, deadline: Duration) -> Option<Duration> {
-        let due = self.by_age.front()?.0.saturating_add(deadline);
+        let due = self.oldest()?.saturating_add(deadline);
         self.arm(now, due).then_some(due)
     }
     /// Is no batch in flight? (Ended ones may be counted for a while.)
@@ -127,7 +148,7 @@ impl Inflight {
     }
     /// The times at which the batches in flight were posted.
     pub(crate) fn posting_times(&self) -> impl Iterator<Item = Duration> + '_ {
-        self.by_age.iter().map(|(at, ..)| *at)
+        self.dates.iter().map(|(at, _)| *at)
     }
     /// Number of batches so far, ended ones included.
     pub(crate) fn opened(&self) -> u64 {
@@ -178,12 +199,12 @@ impl Inflight {
     pub(crate) fn expire(&mut self, now: Duration, deadline: Duration) -> (bool, Vec<Waker>) {
         let (mut any, mut woken) = (false, Vec::new());
         self.date(now);
-        while let Some(&(posted, id, node)) = self.by_age.front() {
+        while let (Some(&(id, node)), Some(posted)) = (self.by_age.front(), self.oldest()) {
             let waiting = self.get(id).is_some_and(|flight| matches!(flight.state, State::Waiting | State::Unwatched));
             if waiting && posted.saturating_add(deadline) > now {
                 break;
             }
-            self.by_age.pop_front();
+            self.pop_oldest();
             if waiting {
                 any = true;
                 let late = FabricError::Deadline { node, after: deadline };

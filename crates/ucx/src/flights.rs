@@ -6,6 +6,7 @@
 
 use crate::slots::{NUMBER_BITS, Slots};
 use farindex_fabric::ptr::MAX_NODES;
+use farindex_fabric::transport::Completions;
 use farindex_fabric::{Chain, FabricError, NodeId};
 use farindex_remote::control::Message;
 use farindex_remote::{ControlError, Pending};
@@ -27,11 +28,12 @@ pub(crate) fn of_sequence(sequence: u64) -> (u64, usize) {
 }
 
 /// A batch that was posted.
+#[derive(Default)]
 pub(crate) struct Flight {
     /// The endpoint's number for it.
     pub(crate) id: u64,
     pub(crate) chain: Chain,
-    /// Why it fails. Behind a pointer, because a flight moves.
+    /// Why it fails.
     pub(crate) error: Option<Box<FabricError>>,
     /// Sweeps at the time when it was posted.
     pub(crate) sweeps: u32,
@@ -44,6 +46,12 @@ pub(crate) enum Waits {
     One(NodeId),
     /// All of these, each of another node or a revocation.
     Several(Vec<Part>),
+}
+
+impl Default for Waits {
+    fn default() -> Self {
+        Waits::Several(Vec::new())
+    }
 }
 
 /// One of several things that a batch waits for.
@@ -92,7 +100,7 @@ impl Flight {
     /// Waits for nothing of this node any more, but for revocations that go on. Returns whether it has ended.
     pub(crate) fn give_up(&mut self, place: usize, revocations_go_on: bool) -> bool {
         match &mut self.waits {
-            Waits::One(node) if node.index() == place => self.waits = Waits::Several(Vec::new()),
+            Waits::One(node) if node.index() == place => self.waits = Waits::default(),
             Waits::One(_) => {}
             Waits::Several(parts) => parts.retain(|part| part.place != place || part.goes_on(revocations_go_on)),
         }
@@ -126,3 +134,25 @@ impl Part {
 
 /// All of them, by number.
 pub(crate) type Flights = Slots<Flight>;
+
+impl Flights {
+    /// A batch is posted. Without a number for it, it is given back.
+    #[inline]
+    pub(crate) fn begin(&mut self, id: u64, chain: Chain, sweeps: u32, waits: Waits) -> Result<u64, Chain> {
+        let Some((number, flight)) = self.open() else { return Err(chain) };
+        flight.id = id;
+        flight.chain = chain;
+        flight.sweeps = sweeps;
+        flight.waits = waits;
+        Ok(number)
+    }
+
+    /// A batch has ended: hands it back.
+    #[inline]
+    pub(crate) fn end(&mut self, number: u64, completions: &mut dyn Completions) {
+        let Some(flight) = self.get_mut(number) else { return };
+        let (id, chain, error) = (flight.id, std::mem::take(&mut flight.chain), flight.error.take());
+        self.close(number);
+        completions.complete(id, chain, error.map_or(Ok(()), Err));
+    }
+}

@@ -23,6 +23,7 @@ pub mod fabric;
 mod flights;
 #[cfg(test)]
 mod hostile;
+mod intake;
 mod line;
 pub mod node;
 mod slots;

@@ -46,6 +46,8 @@ pub(crate) struct Line {
     /// Revocations that it has not answered.
     pub(crate) revocations: usize,
     pub(crate) answered: u64,
+    /// Its transports were asked for.
+    pub(crate) noted: bool,
     /// Batches that it has not answered.
     pub(crate) owed: u32,
 }
@@ -80,6 +82,7 @@ impl Line {
             unsent: Vec::new(),
             revocations: 0,
             answered: 0,
+            noted: false,
             owed: 0,
         }
     }

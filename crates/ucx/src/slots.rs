@@ -10,8 +10,15 @@ pub(crate) const NUMBER_BITS: u32 = PLACE_BITS + GENERATION_BITS;
 
 /// Values by number. A number is (generation, place), and never 0.
 pub(crate) struct Slots<T> {
-    places: Vec<(u32, Option<T>)>,
+    places: Vec<Place<T>>,
     free: Vec<u32>,
+}
+
+struct Place<T> {
+    generation: u32,
+    used: bool,
+    /// What the latest value has left, while it is not used: nothing is moved in or out.
+    value: T,
 }
 
 impl<T> Default for Slots<T> {
@@ -20,56 +27,56 @@ impl<T> Default for Slots<T> {
     }
 }
 
-impl<T> Slots<T> {
-    /// Keeps a value, and returns its number; gives it back if there is no place.
+impl<T: Default> Slots<T> {
+    /// Opens a place. Returns its number, and what the value before has left there. `None` if no more numbers are left.
     #[inline]
-    pub(crate) fn insert(&mut self, value: T) -> Result<u64, T> {
-        let place = match self.free.pop() {
-            Some(place) => place,
-            None => match self.grow() {
-                Some(place) => place,
-                None => return Err(value),
-            },
-        };
-        let Some((generation, kept)) = self.places.get_mut(place as usize) else { return Err(value) };
-        *kept = Some(value);
-        Ok(u64::from(*generation) << PLACE_BITS | u64::from(place))
+    pub(crate) fn open(&mut self) -> Option<(u64, &mut T)> {
+        if self.free.is_empty() {
+            self.grow();
+        }
+        let number = self.free.pop()?;
+        let place = self.places.get_mut(number as usize)?;
+        place.used = true;
+        Some((u64::from(place.generation) << PLACE_BITS | u64::from(number), &mut place.value))
     }
 
     #[cold]
-    fn grow(&mut self) -> Option<u32> {
-        let place = u32::try_from(self.places.len()).ok().filter(|place| *place < 1 << PLACE_BITS)?;
-        self.places.push((1, None));
-        Some(place)
+    fn grow(&mut self) {
+        if let Some(place) = u32::try_from(self.places.len()).ok().filter(|place| *place < 1 << PLACE_BITS) {
+            self.places.push(Place { generation: 1, used: false, value: T::default() });
+            self.free.push(place);
+        }
     }
+}
 
+impl<T> Slots<T> {
     #[inline]
-    fn place(&mut self, number: u64) -> Option<&mut (u32, Option<T>)> {
+    fn place(&mut self, number: u64) -> Option<&mut Place<T>> {
         let place = self.places.get_mut((number & ((1 << PLACE_BITS) - 1)) as usize)?;
-        (u64::from(place.0) == number >> PLACE_BITS).then_some(place)
+        (place.used && u64::from(place.generation) == number >> PLACE_BITS).then_some(place)
     }
 
     /// The value of a number.
     #[inline]
     pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
-        self.place(number)?.1.as_mut()
+        self.place(number).map(|place| &mut place.value)
     }
 
-    /// Takes the value of a number, which names nothing from now on.
+    /// The number names nothing from now on. The value stays for the next one.
     #[inline]
-    pub(crate) fn remove(&mut self, number: u64) -> Option<T> {
-        let (generation, kept) = self.place(number)?;
-        let value = kept.take()?;
-        *generation = if *generation < (1 << GENERATION_BITS) - 1 { *generation + 1 } else { 1 };
-        self.free.push((number & ((1 << PLACE_BITS) - 1)) as u32);
-        Some(value)
+    pub(crate) fn close(&mut self, number: u64) {
+        if let Some(place) = self.place(number) {
+            place.used = false;
+            place.generation = if place.generation < (1 << GENERATION_BITS) - 1 { place.generation + 1 } else { 1 };
+            self.free.push((number & ((1 << PLACE_BITS) - 1)) as u32);
+        }
     }
 
     /// All values and their numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
-        let number = |place: usize, generation: u32| u64::from(generation) << PLACE_BITS | place as u64;
-        let places = self.places.iter().enumerate();
-        places.filter_map(move |(place, (generation, kept))| Some((number(place, *generation), kept.as_ref()?)))
+        let number = |(place, of): (usize, &Place<T>)| u64::from(of.generation) << PLACE_BITS | place as u64;
+        let used = self.places.iter().enumerate().filter(|(_, place)| place.used);
+        used.map(move |(place, of)| (number((place, of)), &of.value))
     }
 }
 
@@ -77,32 +84,46 @@ impl<T> Slots<T> {
 mod tests {
     use super::*;
 
+    fn get<T: Copy + Default>(slots: &mut Slots<T>, number: u64) -> Option<T> {
+        slots.get_mut(number).copied()
+    }
+
+    fn insert<T: Default>(slots: &mut Slots<T>, value: T) -> u64 {
+        let (number, place) = slots.open().unwrap();
+        *place = value;
+        number
+    }
+
     #[test]
     fn a_number_names_one_value() {
         let mut slots = Slots::default();
-        let (one, two) = (slots.insert("one").unwrap(), slots.insert("two").unwrap());
+        let (one, two) = (insert(&mut slots, "one"), insert(&mut slots, "two"));
         assert!(one != 0 && one != two);
-        assert_eq!((slots.remove(one), slots.remove(one), slots.get_mut(one)), (Some("one"), None, None));
-        let three = slots.insert("three").unwrap();
+        slots.close(one);
+        assert_eq!((get(&mut slots, one), get(&mut slots, two)), (None, Some("two")));
+        slots.close(one);
+        let three = insert(&mut slots, "three");
         let place = |number: u64| number & ((1 << PLACE_BITS) - 1);
         assert_eq!(place(three), place(one), "its place is used again");
-        assert_eq!((slots.remove(one), slots.get_mut(three).copied()), (None, Some("three")));
+        slots.close(one);
+        assert_eq!((get(&mut slots, one), get(&mut slots, three)), (None, Some("three")));
         let mut all: Vec<_> = slots.iter().map(|(number, value)| (number, *value)).collect();
         all.sort_unstable();
         let mut expected = [(two, "two"), (three, "three")];
         expected.sort_unstable();
         assert_eq!(all, expected);
-        assert_eq!((slots.remove(0), slots.remove(u64::MAX)), (None, None));
+        assert_eq!((get(&mut slots, 0), get(&mut slots, u64::MAX)), (None, None));
     }
 
     #[test]
     fn generations_begin_again_within_their_bits() {
         let mut slots = Slots::default();
-        let first = slots.insert(1).unwrap();
-        slots.places[0].0 = (1 << GENERATION_BITS) - 1;
+        let first = insert(&mut slots, 1);
+        slots.places[0].generation = (1 << GENERATION_BITS) - 1;
         let last = slots.iter().map(|(number, _)| number).next().unwrap();
         assert!(last >> NUMBER_BITS == 0 && last != first);
-        assert_eq!((slots.remove(first), slots.remove(last)), (None, Some(1)));
-        assert_eq!(slots.insert(2), Ok(first));
+        slots.close(first);
+        slots.close(last);
+        assert_eq!((get(&mut slots, last), insert(&mut slots, 2)), (None, first));
     }
 }

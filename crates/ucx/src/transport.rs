@@ -8,14 +8,14 @@
 //! here blocks; UCX is told to connect to a node when that node's own connection is there, and not before (docs/bugs/192).
 //! Once warm, a batch allocates nothing.
 
-use crate::chain::{self, Answer, FULL_BATCHES, Greeting, Sizes, Status};
-use crate::flights::{Flight, Flights, Part, Waits, of_sequence, sequence};
+use crate::chain::{self, FULL_BATCHES, Sizes};
+use crate::flights::{Flight, Flights, Part, Waits, sequence};
+use crate::intake::Intake;
 use crate::line::{Collected, Line, State, attached};
 use crate::ucp::{Context, EpId, Worker};
 use farindex_fabric::transport::{Completions, Post, Traffic};
 use farindex_fabric::{Capabilities, Chain, FabricError, NodeId, Transport, Verb, VerbKind};
 use farindex_remote::control::Message;
-use farindex_remote::wire::Reader;
 use farindex_remote::{Cluster, ClusterClient, ControlError, Link, Welcome};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -132,14 +132,13 @@ impl Connection {
     #[inline]
     fn post_to_one(&mut self, id: u64, chain: Chain, place: usize, sizes: Sizes) -> Post {
         let Some(line) = self.lines.get_mut(place) else { return refuse(chain) };
-        let waits = Waits::One(line.node);
-        match self.flights.insert(Flight { id, chain, error: None, sweeps: self.sweeps, waits }) {
+        match self.flights.begin(id, chain, self.sweeps, Waits::One(line.node)) {
             Ok(number) => {
                 line.owed += 1;
                 self.collect(place, number, sizes);
                 Post::Pending
             }
-            Err(flight) => refuse(flight.chain),
+            Err(chain) => refuse(chain),
         }
     }
 
@@ -163,12 +162,10 @@ impl Connection {
                 parts.push(Part { place, revocation: Some(control.revoke(*victim)) });
             }
         }
-        let waits = Waits::Several(parts);
-        let flight = Flight { id, chain, error: None, sweeps: self.sweeps, waits };
-        let has_ended = flight.has_ended();
-        let number = match self.flights.insert(flight) {
+        let has_ended = parts.is_empty();
+        let number = match self.flights.begin(id, chain, self.sweeps, Waits::Several(parts)) {
             Ok(number) => number,
-            Err(flight) => return refuse(flight.chain),
+            Err(chain) => return refuse(chain),
         };
         if has_ended {
             self.completed.push(number);
@@ -359,66 +356,12 @@ impl Connection {
         }
     }
 
-    /// Takes in one message: a greeting, or answers. Returns whether it has completed any batch.
-    fn take_in(&mut self, message: &[u8], completions: &mut dyn Completions) -> bool {
-        match Greeting::decode(message) {
-            Some(Greeting { session, node }) => {
-                if let Some(line) = self.lines.get_mut(node.index()) {
-                    line.greet(session);
-                }
-                false
-            }
-            None => self.answers(message, completions),
-        }
-    }
-
-    fn answers(&mut self, reply: &[u8], completions: &mut dyn Completions) -> bool {
-        self.traffic.answers += 1;
-        let mut any = false;
-        let mut rest = Reader::new(reply);
-        while let Ok(Some(answer)) = Answer::take(&mut rest) {
-            if let Some(Flight { id, chain, error, .. }) = self.answer(answer) {
-                completions.complete(id, chain, error.map_or(Ok(()), Err));
-                any = true;
-            }
-        }
-        any
-    }
-
-    /// Puts an answer into its batch. Returns the batch if this was the last of its answers.
-    #[inline]
-    fn answer(&mut self, answer: Answer<'_>) -> Option<Flight> {
-        let (number, place) = of_sequence(answer.sequence);
-        // A revocation is answered over the control channel alone.
-        let flight = self.flights.get_mut(number).filter(|flight| flight.waits_for(place))?;
-        let line = self.lines.get_mut(place)?;
-        line.answered += 1;
-        line.owed = line.owed.saturating_sub(1);
-        let node = line.node;
-        match answer.status {
-            Status::Done => {
-                if let Err(why) = chain::fill(&mut flight.chain, node, answer) {
-                    flight.fails(chain::senseless(node, why));
-                }
-            }
-            status => {
-                let verb = chain::refused_verb(&flight.chain, node, answer.verb);
-                let error = chain::refusal(status, verb, node, line.len);
-                flight.fails(error);
-            }
-        }
-        let is_first = line.answered == 2;
-        let flown = if flight.answered(place) { self.flights.remove(number) } else { None };
-        if is_first {
-            self.note_transports(node);
-        }
-        flown
-    }
-
-    #[cold]
-    fn note_transports(&self, node: NodeId) {
-        let Some(Line { state: State::Up { ep, .. }, .. }) = self.lines.get(node.index()) else { return };
-        let found = self.worker.transports(*ep);
+    /// Asks UCX which transports it uses, once it can tell.
+    fn note_transports(&mut self, place: usize) {
+        let Some(line) = self.lines.get_mut(place).filter(|line| line.answered > 1 && !line.noted) else { return };
+        let State::Up { ep, .. } = line.state else { return };
+        line.noted = true;
+        let found = self.worker.transports(ep);
         self.shared.transports.lock().unwrap_or_else(PoisonError::into_inner).extend(found);
     }
 
@@ -478,18 +421,17 @@ impl Transport for Connection {
 
     fn progress(&mut self, completions: &mut dyn Completions) -> bool {
         self.flush();
-        self.worker.progress();
-        let mut any = false;
-        while let Some(message) = self.worker.received() {
-            any |= self.take_in(&message, completions);
-            self.worker.recycle(message);
-        }
+        let Connection { worker, lines, flights, traffic, .. } = self;
+        let mut intake = Intake { lines, flights, traffic, completions, any: false };
+        worker.progress_with(&mut |message| intake.take(message));
+        let mut any = intake.any;
         while let Some((ep, why)) = self.worker.failed() {
             self.lost(ep, why);
         }
         for place in 0..self.lines.len() {
             self.advance(place);
             self.poll_revocations(place);
+            self.note_transports(place);
         }
         // A connection that has just been made sends what waited for it.
         self.flush();
@@ -500,9 +442,7 @@ impl Transport for Connection {
         any |= !self.completed.is_empty();
         let mut completed = std::mem::take(&mut self.completed);
         for key in completed.drain(..) {
-            if let Some(flight) = self.flights.remove(key) {
-                completions.complete(flight.id, flight.chain, flight.error.map_or(Ok(()), Err));
-            }
+            self.flights.end(key, completions);
         }
         self.completed = completed;
         any

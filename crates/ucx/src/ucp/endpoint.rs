@@ -5,7 +5,8 @@ use super::{Issued, issued, text};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ffi::c_void;
-use std::ptr;
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
 use std::rc::Rc;
 
 /// Bytes of one message at most.
@@ -21,9 +22,14 @@ pub(super) const MESSAGE: u32 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct EpId(pub(super) u64);
 
+/// What takes in messages as they come. It calls nothing of UCX.
+pub(super) type Taker<'a> = dyn FnMut(&[u8]) + 'a;
+
 /// What callbacks write to.
 #[derive(Default)]
 pub(super) struct Inbox {
+    /// While it is there, it takes in messages; otherwise they are kept.
+    pub(super) taker: Cell<Option<NonNull<Taker<'static>>>>,
     pub(super) messages: RefCell<VecDeque<Vec<u8>>>,
     pub(super) spare: RefCell<Vec<Vec<u8>>>,
     // Boxes, because UCX has a pointer to one while its message is on its way.
@@ -101,6 +107,28 @@ impl Sending {
     }
 }
 
+/// Has messages given to `take` until it is dropped.
+pub(super) struct Lent<'a> {
+    inbox: Rc<Inbox>,
+    _take: PhantomData<&'a mut Taker<'a>>,
+}
+
+impl<'a> Lent<'a> {
+    pub(super) fn new(inbox: &Rc<Inbox>, take: &'a mut Taker<'a>) -> Self {
+        let taker = NonNull::from(take);
+        // SAFETY: only the lifetime changes, and the pointer is taken back when this is dropped, which is within the true one.
+        let taker = unsafe { std::mem::transmute::<NonNull<Taker<'a>>, NonNull<Taker<'static>>>(taker) };
+        inbox.taker.set(Some(taker));
+        Lent { inbox: Rc::clone(inbox), _take: PhantomData }
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        self.inbox.taker.set(None);
+    }
+}
+
 impl Inbox {
     pub(super) fn keep(&self, mut bytes: Vec<u8>) {
         let mut spare = self.spare.borrow_mut();
@@ -131,12 +159,21 @@ pub(super) extern "C" fn on_message(
         // farindex never sends that. Reporting it as done drops it.
         return sys::OK;
     }
-    let mut bytes = inbox.take();
-    if len > 0 {
+    let message: &[u8] = match len {
+        0 => &[],
         // SAFETY: without the rendezvous flag, `data` points to the `len` bytes of the message until this returns.
-        bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(data.cast_const().cast::<u8>(), len) });
+        _ => unsafe { std::slice::from_raw_parts(data.cast_const().cast::<u8>(), len) },
+    };
+    match inbox.taker.get() {
+        // SAFETY: it is lent until UCX returns to `Worker::progress_with`, and is called here alone: as it calls nothing of UCX,
+        // this does not happen inside of itself.
+        Some(mut taker) => (unsafe { taker.as_mut() })(message),
+        None => {
+            let mut bytes = inbox.take();
+            bytes.extend_from_slice(message);
+            inbox.messages.borrow_mut().push_back(bytes);
+        }
     }
-    inbox.messages.borrow_mut().push_back(bytes);
     sys::OK
 }
 

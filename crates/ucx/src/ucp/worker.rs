@@ -1,7 +1,7 @@
 //! Workers: they make endpoints, send and receive messages, and are waited for.
 
 use super::context::Context;
-use super::endpoint::{Ep, EpArg, EpId, Inbox, MESSAGE, Manner, connects, hand_over, on_error, on_message};
+use super::endpoint::{Ep, EpArg, EpId, Inbox, Lent, MESSAGE, Manner, connects, hand_over, on_error, on_message};
 use super::sys::{self, Api};
 use super::{Issued, check, issued, text};
 use std::collections::HashMap;
@@ -177,6 +177,13 @@ impl Worker {
         self.eps.get(&id).map_or(0, |ep| ep.unsent.get())
     }
 
+    /// As [`progress`](Self::progress), with messages given to `take` as they come, and not kept. A panic in it ends the
+    /// process.
+    pub(crate) fn progress_with<'a>(&mut self, take: &'a mut (dyn FnMut(&[u8]) + 'a)) {
+        let lent = Lent::new(&self.inbox, take);
+        self.progress();
+        drop(lent);
+    }
     /// Lets UCX work; says whether it did anything.
     pub(crate) fn progress(&mut self) -> bool {
         // SAFETY: the worker lives, this is its thread, and no borrow of the inbox is held.
