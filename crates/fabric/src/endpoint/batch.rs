@@ -21,7 +21,7 @@ pub struct Ticket(usize);
 
 /// The verbs of a batch.
 pub(super) enum Verbs {
-    /// One READ, as usual: on mapped memory it needs no chain.
+    /// One READ on mapped memory, as usual: it needs no chain.
     Read(RemotePtr, Buf),
     /// Any other verbs.
     Chain(Chain),
@@ -74,7 +74,10 @@ pub struct Batch<'s> {
 impl<'s> Batch<'s> {
     #[inline]
     pub(super) fn new(span: &'s Span, class: Class) -> Self {
-        Batch { span, verbs: Verbs::default(), class, fence: false, failure: None }
+        // On mapped memory it may turn out that one READ is all.
+        let inner = &span.endpoint.inner;
+        let verbs = if inner.reads_now.get() { Verbs::default() } else { Verbs::Chain(span.endpoint.chain()) };
+        Batch { span, verbs, class, fence: false, failure: None }
     }
     /// Lets the batch fail with this error, unless it fails already. Nothing is posted.
     #[cold]
@@ -115,7 +118,7 @@ impl<'s> Batch<'s> {
             self.check_read(ptr, len);
         }
         let buf = self.span.endpoint.buf(if self.failure.is_none() { len } else { 0 });
-        if self.verbs.len() == 0 && !self.fence {
+        if self.verbs.len() == 0 && !self.fence && self.span.endpoint.inner.reads_now.get() {
             self.verbs = Verbs::Read(ptr, buf);
             return Ticket(0);
         }
@@ -221,7 +224,8 @@ impl<'s> Batch<'s> {
     }
     #[cold]
     fn launch_nothing(self) -> Completion<'s> {
-        let Batch { span, class, failure, .. } = self;
+        let Batch { span, class, failure, verbs, .. } = self;
+        span.endpoint.recycle(verbs);
         let posted_after = span.waits.get();
         Completion { span, verbs: Verbs::default(), failure, state: State::Ready, class, posted_after }
     }
@@ -310,7 +314,6 @@ impl<'s> Completion<'s> {
     fn wait(&mut self, cx: &mut Context<'_>) -> Option<()> {
         match self.state {
             State::Ready => return Some(()),
-            State::Flying(id) => return self.land(id, cx),
             State::Fetched(from) => {
                 self.carry_out(from);
                 return Some(());
@@ -318,7 +321,7 @@ impl<'s> Completion<'s> {
             // It is done, and the others have a turn first.
             State::Fresh => self.state = State::Ready,
             State::Fetching(from) => self.state = State::Fetched(from),
-            State::Taken => {
+            State::Flying(_) | State::Taken => {
                 debug_assert!(false, "a completion was polled after it was done");
                 return None;
             }
@@ -327,30 +330,45 @@ impl<'s> Completion<'s> {
         None
     }
 
-    #[cold]
-    fn give_back(&self, verbs: Verbs) {
-        self.span.endpoint.recycle(verbs);
-    }
-
-    /// Asks for a batch that flies; `None` while it does.
-    fn land(&mut self, id: u64, cx: &mut Context<'_>) -> Option<()> {
+    /// Asks for a batch that flies.
+    #[inline(never)]
+    fn land(&mut self, id: u64, cx: &mut Context<'_>) -> Poll<Result<Done, FabricError>> {
         let landing = self.span.endpoint.inner.flights.borrow_mut().poll(id, cx);
         match landing {
             Landing::Waits(unused) => {
                 drop(unused);
-                None
+                Poll::Pending
             }
-            Landing::Ended(chain, failure) => {
-                (self.verbs, self.failure) = (Verbs::Chain(chain), failure);
-                self.state = State::Ready;
-                Some(())
-            }
+            Landing::Ended(chain, failure) => Poll::Ready(self.end(Verbs::Chain(chain), failure)),
             Landing::Taken => {
                 self.state = State::Taken;
                 debug_assert!(false, "a completion was taken by another");
-                None
+                Poll::Pending
             }
         }
+    }
+
+    /// It has ended, and its results are taken.
+    #[inline]
+    fn end(&mut self, verbs: Verbs, failure: Option<Box<FabricError>>) -> Result<Done, FabricError> {
+        self.state = State::Taken;
+        if self.posted_after == self.span.waits.get() && verbs.len() > 0 {
+            self.span.waits.set(self.posted_after + 1);
+            let mut cost = self.span.cost.borrow_mut();
+            cost.round_trips += 1;
+            cost.block_round_trips += u64::from(self.class == Class::Block);
+        }
+        if let Some(error) = failure {
+            self.give_back(verbs);
+            return Err(*error);
+        }
+        let home = matches!(verbs, Verbs::Chain(_)).then(|| self.span.endpoint.clone());
+        Ok(Done { verbs, home })
+    }
+
+    #[cold]
+    fn give_back(&self, verbs: Verbs) {
+        self.span.endpoint.recycle(verbs);
     }
 }
 
@@ -360,24 +378,15 @@ impl<'s> Future for Completion<'s> {
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
+        if let State::Flying(id) = this.state {
+            return this.land(id, cx);
+        }
         let ready = matches!(this.state, State::Fresh) && !this.span.endpoint.inner.should_yield();
         if !ready && this.wait(cx).is_none() {
             return Poll::Pending;
         }
-        this.state = State::Taken;
-        if this.posted_after == this.span.waits.get() && this.verbs.len() > 0 {
-            this.span.waits.set(this.posted_after + 1);
-            let mut cost = this.span.cost.borrow_mut();
-            cost.round_trips += 1;
-            cost.block_round_trips += u64::from(this.class == Class::Block);
-        }
-        let verbs = std::mem::take(&mut this.verbs);
-        if let Some(error) = this.failure.take() {
-            this.give_back(verbs);
-            return Poll::Ready(Err(*error));
-        }
-        let home = matches!(verbs, Verbs::Chain(_)).then(|| this.span.endpoint.clone());
-        Poll::Ready(Ok(Done { verbs, home }))
+        let (verbs, failure) = (std::mem::take(&mut this.verbs), this.failure.take());
+        Poll::Ready(this.end(verbs, failure))
     }
 }
 
