@@ -1,7 +1,8 @@
-//! In the end: walks, audits and recoveries of an index that stop again and again, while many entries come and go.
+//! In the end: walks, audits and recoveries of an index that stop again and again, while many entries come and go. They stop
+//! between two round trips; or, if their client is slow, between two verbs of one batch.
 //!
 //! Invariants: only one client is there, and nobody crashes, so whatever a walk reports is wrong. The entries of the beginning
-//! stay: a walk visits each of them once, with its value. Others come in bursts, so that tables grow by several steps between two
+//! stay: a walk visits each of them once, and so it visits those that came before it and go after it. Others come in bursts, so that tables grow by several steps between two
 //! verbs of a walk, and go again, and the epoch advances: what the walk has READ may have another use when it goes on.
 
 use crate::cancelling::within;
@@ -11,11 +12,13 @@ use farindex_index::audit::Damage;
 use farindex_index::{AnyIndex, IndexConfig, IndexError, PointIndex, Value};
 use farindex_pool::audit::Audit;
 use farindex_pool::{PoolError, Session};
-use farindex_sim::{ODDS, SimRng};
+use farindex_sim::{Client, ODDS, SimRng, Stall, StallAt};
 use std::collections::BTreeMap;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
 
 const NAME: &str = "bursts";
 /// Entries that stay.
@@ -44,6 +47,30 @@ struct Burst {
     /// The next key to come, and the first one that is there.
     next: u64,
     first: u64,
+    /// Do entries go? In some of the walks whose batches are slow they only come, and so a walk must visit many.
+    go: bool,
+    /// The client that walks, if its batches are slow.
+    slow: Option<Client>,
+}
+
+/// A batch is slow for this long at most. A burst takes less, unless it waits for the walk.
+const SLOW: Duration = Duration::from_secs(1);
+/// How often it is looked whether a batch of a walk is slow.
+const LOOK: Duration = Duration::from_micros(2);
+/// The latest verb of a walk that is slow next, as an exponent.
+const LATEST: u64 = 7;
+
+/// Polls a future for so long at most. `None`: it has not completed.
+async fn for_a_while<F: Future + ?Sized>(
+    pause: impl Future<Output = ()>,
+    mut future: Pin<&mut F>,
+) -> Option<F::Output> {
+    let mut pause = pin!(pause);
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending => pause.as_mut().poll(cx).map(|()| None),
+    })
+    .await
 }
 
 impl Burst {
@@ -51,7 +78,7 @@ impl Burst {
     /// entry needs, and goes on only afterwards.
     async fn run(&mut self, stopped: bool) -> Result<(), IndexError> {
         let order = self.rng.within(0, BURST);
-        let (come, go) = (self.rng.within(0, 1 << order), self.rng.chance(ODDS / 2));
+        let (come, go) = (self.rng.within(0, 1 << order), self.rng.chance(ODDS / 2) && self.go);
         // Memory that has another use may look like anything.
         let value = vec![0xFF; self.rng.pick(&[0, 8, VALUE]).unwrap_or(0) as usize];
         for _ in 0..come {
@@ -79,6 +106,9 @@ impl Burst {
     /// Carries out a walk, and stops it again and again for a burst.
     async fn amid<T>(&mut self, mut walk: Pin<&mut impl Future<Output = T>>) -> Result<T, IndexError> {
         let (order, mut early) = (self.rng.within(0, 5), self.rng.chance(ODDS / 2));
+        if let Some(walker) = self.slow.clone() {
+            return self.amid_one_batch(walk, &walker).await;
+        }
         for _ in 0..self.rng.within(1, STOPS) {
             let most = if std::mem::take(&mut early) { EARLY } else { 1 << order };
             if let Some(done) = within(self.rng.within(1, most), walk.as_mut()).await {
@@ -88,10 +118,35 @@ impl Burst {
         }
         Ok(walk.await)
     }
+
+    /// The same with stops between two verbs of a batch.
+    async fn amid_one_batch<T>(
+        &mut self,
+        mut walk: Pin<&mut impl Future<Output = T>>,
+        walker: &Client,
+    ) -> Result<T, IndexError> {
+        let order = self.rng.within(0, LATEST);
+        self.go = self.rng.chance(ODDS / 2);
+        for _ in 0..self.rng.within(1, STOPS) {
+            let at = StallAt::Verb(walker.verbs() + self.rng.within(1, 1 << order));
+            walker.stall(Stall { at, whole: false, limit: SLOW });
+            while !walker.is_stalled() {
+                if let Some(done) = for_a_while(self.session.endpoint().sleep(LOOK), walk.as_mut()).await {
+                    walker.end_stall();
+                    return Ok(done);
+                }
+            }
+            let ran = self.run(true).await;
+            walker.end_stall();
+            ran?;
+        }
+        Ok(walk.await)
+    }
 }
 
-/// A walk among bursts visits the entries that stay, and none twice.
+/// A walk among bursts visits the entries that are there all the time, and none twice.
 async fn visit(shared: &Shared, index: &AnyIndex, burst: &mut Burst) -> Result<(), IndexError> {
+    let next = burst.next;
     let mut seen: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
     let each = async |key: &[u8], _: Value| {
         *seen.entry(key.to_vec()).or_default() += 1;
@@ -105,7 +160,7 @@ async fn visit(shared: &Shared, index: &AnyIndex, burst: &mut Burst) -> Result<(
     if let Some((key, count)) = seen.iter().find(|(_, count)| **count > 1) {
         shared.fail(format!("a walk among bursts visits {} {count} times", key.escape_ascii()));
     }
-    if let Some(key) = (0..STAY).map(name_of).find(|key| !seen.contains_key(key)) {
+    if let Some(key) = (0..STAY).chain(burst.first..next).map(name_of).find(|key| !seen.contains_key(key)) {
         shared.fail(format!("a walk among bursts misses {}", key.escape_ascii()));
     }
     Ok(())
@@ -121,11 +176,11 @@ async fn audit(shared: &Shared, session: &Session, index: &AnyIndex, burst: &mut
     Ok(())
 }
 
-/// Walks over a new index in each of the ways, and drops it.
+/// Walks over a new index in each of the ways, and drops it. `slow` is the client of `session`, if its batches are to be slow.
 pub(crate) async fn judge(
     shared: &Shared,
     session: &Rc<Session>,
-    other: Rc<Session>,
+    (other, slow): (Rc<Session>, Option<Client>),
     config: &IndexConfig,
     mut rng: SimRng,
 ) -> Result<(), IndexError> {
@@ -137,7 +192,9 @@ pub(crate) async fn judge(
         };
         let of_bursts = AnyIndex::open(&other, NAME).await?;
         let rng = SimRng::new(rng.word(), round);
-        let mut burst = Burst { index: of_bursts, session: Rc::clone(&other), rng, next: STAY, first: STAY };
+        let (session_of_bursts, slow) = (Rc::clone(&other), slow.clone());
+        let mut burst =
+            Burst { index: of_bursts, session: session_of_bursts, rng, next: STAY, first: STAY, go: true, slow };
         let mut is_full = false;
         for key in 0..STAY {
             match index.insert(&name_of(key), b"stays").await {

@@ -39,6 +39,7 @@ const HOLDING: u64 = 8000;
 const AUDITING: u64 = 10_000;
 const HASTE: u64 = 11_000;
 const BURSTS: u64 = 12_000;
+const SLOW_BURSTS: u64 = 12_001;
 /// The client that is held up, where one is.
 const HOLDER: u64 = 2;
 /// With a lease of less, verbs and sleeps may take as long as the lease.
@@ -296,6 +297,7 @@ fn try_seed(
         bursting: (setup.pausing && lease >= BRIEF)
             .then(|| SimRng::new(seed, BURSTS))
             .filter(|rng| rng.clone().chance(ODDS / 4)),
+        slow_bursting: (setup.slow && lease >= BRIEF).then(|| SimRng::new(seed, SLOW_BURSTS)),
         bursts: Cell::new(0),
         turnover: setup.turnover && lease >= BRIEF,
         turnovers: Cell::new(0),
@@ -525,7 +527,10 @@ fn drive(
     }
     sim.settle();
     shared.failures.borrow_mut().extend(lease_oracle::judge(sim, shared.lease));
-    let audited = sim.block_on(recover_and_audit(Rc::clone(shared), sim.harness(), pool, *index_config));
+    // Connected here: what is connected inside of `block_on` is the harness's.
+    let walker = shared.slow_bursting.is_some().then(|| sim.client()).map(|walker| (walker.connect(), walker));
+    let ending = recover_and_audit(Rc::clone(shared), (sim.harness(), walker), pool, *index_config);
+    let audited = sim.block_on(ending);
     let audited = audited.map_err(|ended| stuck(report, &ended, "while auditing: "))?;
     let (index, pool) = audited.map_err(|error| format!("while auditing: {error}"))?;
     shared.failures.borrow_mut().extend(index.problems.iter().map(|problem| format!("index: {problem}")));

@@ -79,10 +79,11 @@ async fn register(pool: &Pool, harness: &farindex_sim::Client, endpoint: &Endpoi
     Client::register(pool, harness.identity(), endpoint).await
 }
 
-/// Recovers and audits the indexes and the pool after all clients have left or crashed.
+/// Recovers and audits the indexes and the pool after all clients have left or crashed. `walker` has the slow batches, if there are
+/// to be any.
 pub(crate) async fn recover_and_audit(
     shared: Rc<Shared>,
-    harness: farindex_sim::Client,
+    (harness, walker): (farindex_sim::Client, Option<(Endpoint, farindex_sim::Client)>),
     pool: Pool,
     index_config: IndexConfig,
 ) -> Result<(IndexAudit, AuditReport), IndexError> {
@@ -128,8 +129,14 @@ pub(crate) async fn recover_and_audit(
     create_twice(&shared, &session, &index_config).await?;
     if let Some(rng) = shared.bursting.clone() {
         let other = session_of(&client, &harness.connect()).await;
-        bursts::judge(&shared, &session, other, &index_config, rng).await?;
+        bursts::judge(&shared, &session, (other, None), &index_config, rng).await?;
         session.drain().await?;
+    }
+    if let (Some(rng), Some((walks, walker))) = (shared.slow_bursting.clone(), walker) {
+        let walks = session_of(&client, &walks).await;
+        let other = session_of(&client, &harness.connect()).await;
+        bursts::judge(&shared, &walks, (other, Some(walker)), &index_config, rng).await?;
+        walks.drain().await?;
     }
     if shared.turnover {
         turnover::judge(&shared, &session, &index_config).await?;

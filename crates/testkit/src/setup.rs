@@ -102,6 +102,8 @@ pub struct Setup {
     pub hasty: bool,
     /// Walks, audits and recoveries stop between two verbs: see `pausing`.
     pub pausing: bool,
+    /// In the end batches of a walk are slow: see `bursts`.
+    pub slow: bool,
     /// In the end, the memory of an index is judged whose entries come and go: see `turnover`.
     pub turnover: bool,
     /// Keys and values are so short that an index may keep both in one word.
@@ -209,6 +211,7 @@ impl Default for Setup {
             auditing: false,
             hasty: false,
             pausing: false,
+            slow: false,
             turnover: false,
             short: false,
             naming: 0,

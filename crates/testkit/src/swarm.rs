@@ -79,11 +79,13 @@ pub enum Feature {
     Long,
     /// Coroutines close their sessions, and go on with other ones.
     Sessions,
+    /// In the end many entries come and go between two verbs of one batch of a walk.
+    Slow,
 }
 
 impl Feature {
     /// Every feature, in the order in which they are drawn.
-    pub const ALL: [Feature; 34] = [
+    pub const ALL: [Feature; 35] = [
         Feature::Stalls,
         Feature::Twins,
         Feature::Many,
@@ -118,6 +120,7 @@ impl Feature {
         Feature::Naming,
         Feature::Long,
         Feature::Sessions,
+        Feature::Slow,
     ];
 
     /// The odds that a seed has it.
@@ -125,7 +128,7 @@ impl Feature {
         match self {
             Feature::Quiet => ODDS / 32,
             Feature::Turnover => ODDS / 24,
-            Feature::Sudden => ODDS / 8,
+            Feature::Sudden | Feature::Slow => ODDS / 8,
             _ => ODDS / 3,
         }
     }
@@ -180,6 +183,7 @@ impl Feature {
             }
             Feature::Turnover => setup.turnover = true,
             Feature::Short => setup.short = true,
+            Feature::Slow => setup.slow = true,
             Feature::Sudden => (setup.dropping, setup.sudden) = (true, true),
             Feature::Failing => {
                 setup.failing = rng.pick(&[ODDS / 1024, ODDS / 256, ODDS / 64]).unwrap_or_default();

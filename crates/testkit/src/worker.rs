@@ -130,6 +130,8 @@ pub(crate) struct Shared {
     pub(crate) pausing: bool,
     /// What walks amid bursts of changes are drawn from, in the end, if there are any.
     pub(crate) bursting: Option<SimRng>,
+    /// The same for walks whose batches take as long as a burst.
+    pub(crate) slow_bursting: Option<SimRng>,
     pub(crate) bursts: Cell<u64>,
     /// Such pauses.
     pub(crate) pauses: Cell<u64>,
