@@ -60,6 +60,8 @@ pub enum Fault {
     HashIsKey,
     /// SepHash: a walk visits only segments that the directory named when the walk began.
     WalkOnce,
+    /// SepHash: a walk does not compare the generation of the CurSegMeta with that of the control word, which it reads last.
+    WalkTorn,
     /// An operation that expects a value compares before its first CAS, and not again when that CAS has failed.
     ComparedOnce,
 }

@@ -255,6 +255,13 @@ pub fn aimed_cases() -> Vec<FaultCase> {
             plant_in_index(Fault::WalkOnce),
         ),
         in_kind(
+            "SepHash: a walk does not see that a segment's generation has changed between two READs of its batch",
+            "Fault::WalkTorn",
+            Setup::default().with(Feature::Slow),
+            "sephash",
+            plant_in_index(Fault::WalkTorn),
+        ),
+        in_kind(
             "a client is evicted after half a lease",
             "pool::Fault::EvictsEarly",
             Setup::crashing().with_first_features(16),

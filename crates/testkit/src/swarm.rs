@@ -176,14 +176,16 @@ impl Feature {
             }
             Feature::Pausing => {
                 setup.pausing = true;
-                // A recovery that has met a lock looks again after a part of a lease.
-                setup.lease = setup.lease.min(Duration::from_secs(1));
+                setup.lease = setup.lease.min(AFTER_A_LOCK);
                 setup.walking = setup.walking.max(ODDS / 8);
                 setup.recovering = setup.recovering.max(ODDS / 24);
             }
             Feature::Turnover => setup.turnover = true,
             Feature::Short => setup.short = true,
-            Feature::Slow => setup.slow = true,
+            Feature::Slow => {
+                setup.slow = true;
+                setup.lease = setup.lease.min(AFTER_A_LOCK);
+            }
             Feature::Sudden => (setup.dropping, setup.sudden) = (true, true),
             Feature::Failing => {
                 setup.failing = rng.pick(&[ODDS / 1024, ODDS / 256, ODDS / 64]).unwrap_or_default();
@@ -200,6 +202,9 @@ impl Feature {
         }
     }
 }
+
+/// The lease where recoveries meet many locks: after each they wait for a part of a lease.
+const AFTER_A_LOCK: Duration = Duration::from_secs(1);
 
 /// Stream of the draws, which no other part takes.
 const FEATURES: u64 = 3000;
