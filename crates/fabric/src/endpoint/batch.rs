@@ -74,10 +74,7 @@ pub struct Batch<'s> {
 impl<'s> Batch<'s> {
     #[inline]
     pub(super) fn new(span: &'s Span, class: Class) -> Self {
-        // On mapped memory it may turn out that one READ is all.
-        let inner = &span.endpoint.inner;
-        let verbs = if inner.reads_now.get() { Verbs::default() } else { Verbs::Chain(span.endpoint.chain()) };
-        Batch { span, verbs, class, fence: false, failure: None }
+        Batch { span, verbs: Verbs::default(), class, fence: false, failure: None }
     }
     /// Lets the batch fail with this error, unless it fails already. Nothing is posted.
     #[cold]
@@ -224,8 +221,7 @@ impl<'s> Batch<'s> {
     }
     #[cold]
     fn launch_nothing(self) -> Completion<'s> {
-        let Batch { span, class, failure, verbs, .. } = self;
-        span.endpoint.recycle(verbs);
+        let Batch { span, class, failure, .. } = self;
         let posted_after = span.waits.get();
         Completion { span, verbs: Verbs::default(), failure, state: State::Ready, class, posted_after }
     }
@@ -339,7 +335,15 @@ impl<'s> Completion<'s> {
                 drop(unused);
                 Poll::Pending
             }
-            Landing::Ended(chain, failure) => Poll::Ready(self.end(Verbs::Chain(chain), failure)),
+            Landing::Ended(chain, failure) => {
+                self.state = State::Taken;
+                self.count_wait(chain.len());
+                if let Some(error) = failure {
+                    self.give_back(Verbs::Chain(chain));
+                    return Poll::Ready(Err(*error));
+                }
+                Poll::Ready(Ok(Done { verbs: Verbs::Chain(chain), home: Some(self.span.endpoint.clone()) }))
+            }
             Landing::Taken => {
                 self.state = State::Taken;
                 debug_assert!(false, "a completion was taken by another");
@@ -348,22 +352,15 @@ impl<'s> Completion<'s> {
         }
     }
 
-    /// It has ended, and its results are taken.
+    /// Counts the wait that ends with so many verbs, unless the operation has waited meanwhile.
     #[inline]
-    fn end(&mut self, verbs: Verbs, failure: Option<Box<FabricError>>) -> Result<Done, FabricError> {
-        self.state = State::Taken;
-        if self.posted_after == self.span.waits.get() && verbs.len() > 0 {
+    fn count_wait(&self, verbs: usize) {
+        if self.posted_after == self.span.waits.get() && verbs > 0 {
             self.span.waits.set(self.posted_after + 1);
             let mut cost = self.span.cost.borrow_mut();
             cost.round_trips += 1;
             cost.block_round_trips += u64::from(self.class == Class::Block);
         }
-        if let Some(error) = failure {
-            self.give_back(verbs);
-            return Err(*error);
-        }
-        let home = matches!(verbs, Verbs::Chain(_)).then(|| self.span.endpoint.clone());
-        Ok(Done { verbs, home })
     }
 
     #[cold]
@@ -385,8 +382,15 @@ impl<'s> Future for Completion<'s> {
         if !ready && this.wait(cx).is_none() {
             return Poll::Pending;
         }
-        let (verbs, failure) = (std::mem::take(&mut this.verbs), this.failure.take());
-        Poll::Ready(this.end(verbs, failure))
+        this.state = State::Taken;
+        this.count_wait(this.verbs.len());
+        let verbs = std::mem::take(&mut this.verbs);
+        if let Some(error) = this.failure.take() {
+            this.give_back(verbs);
+            return Poll::Ready(Err(*error));
+        }
+        let home = matches!(verbs, Verbs::Chain(_)).then(|| this.span.endpoint.clone());
+        Poll::Ready(Ok(Done { verbs, home }))
     }
 }
 
