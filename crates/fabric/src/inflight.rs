@@ -87,7 +87,7 @@ impl Inflight {
         let flight = self.places.get_mut(id as u32 as usize)?;
         (u64::from(flight.generation) == id >> 32).then_some(flight)
     }
-    /// Makes place for another batch. What this one has left was taken before, or is dropped here: its waker is not.
+    /// Makes place for another batch. What this one has left was taken before: nothing is dropped here.
     #[inline]
     pub(crate) fn close(&mut self, id: u64) {
         if let Some(flight) = self.get(id) {

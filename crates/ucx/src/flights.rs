@@ -1,8 +1,7 @@
 //! Batches that were posted and have not ended: what each still waits for.
 //!
-//! Invariants: a batch ends once, when it waits for nothing any more; an answer counts only if its batch waits for one of that
-//! node, and so a node that answers twice, or for another, changes nothing. The usual batch goes to one node, and costs no
-//! more than its place here.
+//! Invariants: a batch ends once, when it waits for nothing any more; an answer counts only if its batch waits for it, and so one
+//! that comes twice changes nothing. The usual batch goes to one node, and costs no more than its place here.
 
 use crate::slots::{NUMBER_BITS, Slots};
 use farindex_fabric::ptr::MAX_NODES;

@@ -18,12 +18,17 @@ fn pool() -> Pool {
     pool
 }
 
-/// An operation that waits for a signal, as a task.
-fn wait(runtime: &Runtime, handle: &Handle) -> (oneshot::Sender<()>, impl Future<Output = Result<(), Error>>) {
+/// An operation that waits for a signal, as a task. It has begun when this returns: no later request comes ahead of it.
+async fn wait(handle: &Handle) -> (oneshot::Sender<()>, impl Future<Output = Result<(), Error>>) {
     let (signal, received) = oneshot::channel();
+    let (begins, begun) = oneshot::channel();
     let handle = handle.clone();
-    let task =
-        runtime.spawn(async move { handle.submit(operation(async |_| received.await.map_or(Ok(()), Ok))).await });
+    let waits = operation(async |_| {
+        let _ = begins.send(());
+        received.await.map_or(Ok(()), Ok)
+    });
+    let task = tokio::spawn(async move { handle.submit(waits).await });
+    begun.await.expect("a worker");
     (signal, async { task.await.expect("no panic") })
 }
 
@@ -46,8 +51,7 @@ fn a_panic_of_a_worker_fails_waiting_and_later_operations() {
         let failed: Error = HandleError::WorkerPanicked.into();
         runtime.block_on(async {
             // With one thread, the operation that panics is on the same one.
-            let (_signal, waiting) = wait(&runtime, &handle);
-            until(|| handle.inner.requests.is_empty()).await;
+            let (_signal, waiting) = wait(&handle).await;
             let panicked: Result<(), Error> = handle.submit(operation(async |_| panic!("a planted fault"))).await;
             assert_eq!(panicked, Err(failed.clone()));
             if threads == 1 {
@@ -64,8 +68,8 @@ fn a_panic_of_a_worker_fails_waiting_and_later_operations() {
 fn a_full_queue_holds_up_further_operations() {
     let (runtime, pool) = (runtime(), pool());
     let handle = Handle::builder().queue(2).batch(1).open(&pool, "demo").expect("a handle");
-    let (signal, first) = wait(&runtime, &handle);
     runtime.block_on(async {
+        let (signal, first) = wait(&handle).await;
         let tasks: Vec<_> = (0..5u8)
             .map(|i| {
                 let handle = handle.clone();
@@ -90,8 +94,8 @@ fn a_full_queue_holds_up_further_operations() {
 fn a_request_whose_future_is_gone_is_skipped() {
     let (runtime, pool) = (runtime(), pool());
     let handle = Handle::builder().batch(1).open(&pool, "demo").expect("a handle");
-    let (signal, first) = wait(&runtime, &handle);
     runtime.block_on(async {
+        let (signal, first) = wait(&handle).await;
         for dropped in [true, false] {
             let insert = handle.insert([u8::from(dropped)], "value");
             let mut insert = Box::pin(insert);
