@@ -6,7 +6,7 @@
 //! answered, or with the first error, whatever becomes of the batches that it shared messages with; when a node is
 //! lost, its unanswered batches fail with a reason that names the node, and the next batch to it attaches anew; nothing
 //! here blocks; UCX is told to connect to a node when that node's own connection is there, and not before (docs/bugs/192).
-//! Once warm, a batch allocates nothing.
+//! Once warm, a batch to one node allocates nothing; one to several nodes allocates the list of them.
 
 use crate::chain::{self, FULL_BATCHES, Sizes};
 use crate::flights::{Flight, Flights, Part, Waits, sequence};
