@@ -1,6 +1,6 @@
 //! Lookups of many keys at once, for every kind of index (Algorithm 1 of the linear-probing paper).
 //!
-//! One batch carries the first READs of all lookups. A second batch READs the blocks that may be the keys'. The lookups
+//! One batch carries the first READs of all lookups. A second batch READs all blocks that may be the keys'. The lookups
 //! that are still undecided then continue concurrently, each under its own pin.
 //!
 //! Invariants: each key's answer is what [`PointIndex::get`](crate::PointIndex::get) would return at some moment of the
@@ -15,13 +15,28 @@ use farindex_fabric::{Batch, Done, RemotePtr, Span};
 /// Maximum number of lookups that share a batch.
 pub(crate) const MAX_SHARED: usize = 128;
 
+/// Takes the blocks that may be keys'. A key has one as a rule. Where fingerprints are short, several may have its
+/// fingerprint, and one batch READs them all, as a lookup of a single key does.
+pub(crate) struct Candidates {
+    /// The place of the key whose lookup is judged.
+    of: usize,
+    /// Places of keys, and the addresses and bytes of blocks.
+    all: Vec<(usize, RemotePtr, usize)>,
+}
+
+impl Candidates {
+    /// Adds the block at this address, of this many bytes.
+    #[inline]
+    pub(crate) fn add(&mut self, ptr: RemotePtr, len: usize) {
+        self.all.push((self.of, ptr, len));
+    }
+}
+
 /// What the first READs say about a key.
 pub(crate) enum Judged {
     /// The key's value, or that the key is absent.
     Answer(Option<Value>),
-    /// The block at this address, of this many bytes, may be the key's. If it is another key's, the lookup continues.
-    Block(RemotePtr, usize),
-    /// Nothing: the lookup continues.
+    /// Nothing: if none of the candidates is the key's, the lookup continues.
     Open,
 }
 
@@ -46,8 +61,9 @@ pub(crate) trait BatchedLookup<'a>: Sized {
     fn span(&self) -> &Span;
     /// Adds the first READs to the shared batch, behind the look at a directory's root that they need.
     fn ask(&self, batch: &mut Batch<'_>, guards: &mut Guards<'a>) -> Self::Reads;
-    /// Evaluates the first READs.
-    fn judge(&mut self, reads: Self::Reads, done: &mut Done) -> Result<Judged, IndexError>;
+    /// Evaluates the first READs, and adds the candidates.
+    fn judge(&mut self, reads: Self::Reads, done: &mut Done, candidates: &mut Candidates)
+    -> Result<Judged, IndexError>;
     /// Continues the lookup by itself, from what has been read for it.
     async fn finish(self) -> Result<Option<Value>, IndexError>;
 }
@@ -87,28 +103,29 @@ async fn get_together<'a, L: BatchedLookup<'a>>(
     let reads: Vec<_> = lookups.iter().map(|lookup| lookup.ask(&mut batch, &mut guards)).collect();
     let mut done = batch.post().await?;
     guards.finish(&mut done)?;
-    let (base, mut blocks) = (values.len(), Vec::new());
-    let mut open = vec![true; keys.len()];
+    let (base, mut open) = (values.len(), vec![true; keys.len()]);
+    let mut candidates = Candidates { of: 0, all: Vec::with_capacity(keys.len()) };
     for (i, (lookup, reads)) in lookups.iter_mut().zip(reads).enumerate() {
-        match lookup.judge(reads, &mut done)? {
+        candidates.of = i;
+        values.push(match lookup.judge(reads, &mut done, &mut candidates)? {
             Judged::Answer(value) => {
-                values.push(value);
                 open[i] = false;
-                continue;
+                value
             }
-            Judged::Block(ptr, len) => blocks.push((i, ptr, len)),
-            Judged::Open => {}
-        }
-        values.push(None);
+            Judged::Open => None,
+        });
     }
     drop(done);
     if let Some(first) = lookups.first() {
         let mut batch = first.span().block_batch();
-        let tickets: Vec<_> = blocks.into_iter().map(|(i, ptr, len)| (i, batch.read(ptr, len))).collect();
+        let tickets: Vec<_> = candidates.all.into_iter().map(|(i, ptr, len)| (i, batch.read(ptr, len))).collect();
         let mut done = batch.post().await?;
         for (i, ticket) in tickets {
-            let block = Block::decode(done.buf(ticket));
-            if let Some(block) = block.filter(|block| block.key() == keys[i]) {
+            let buf = done.buf(ticket);
+            if !open[i] {
+                continue;
+            }
+            if let Some(block) = Block::decode(buf).filter(|block| block.key() == keys[i]) {
                 values[base + i] = Some(block.into_value());
                 open[i] = false;
             }

@@ -13,6 +13,7 @@ mod fault_detection;
 mod ground;
 mod guarded;
 mod linear;
+mod many;
 mod marks;
 mod model;
 mod race;

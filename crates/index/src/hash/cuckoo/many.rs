@@ -6,7 +6,7 @@ use super::places::Spots;
 use super::{Cuckoo, Table};
 use crate::extendible::directory::Guards;
 use crate::keyhash::KeyHash;
-use crate::many::{BatchedLookup, Judged};
+use crate::many::{BatchedLookup, Candidates, Judged};
 use crate::marks::mark;
 use crate::{IndexError, Value};
 use farindex_fabric::{Batch, Buf, Done, OpKind, Span, Ticket};
@@ -58,16 +58,23 @@ impl<'a> BatchedLookup<'a> for Lookup<'a> {
         (spots, tickets)
     }
 
-    fn judge(&mut self, (spots, tickets): Self::Reads, done: &mut Done) -> Result<Judged, IndexError> {
+    fn judge(
+        &mut self,
+        (spots, tickets): Self::Reads,
+        done: &mut Done,
+        candidates: &mut Candidates,
+    ) -> Result<Judged, IndexError> {
         let mut bufs: Vec<Buf> = tickets.into_iter().map(|ticket| done.buf(ticket)).collect();
         let mut seen = self.op().scan_buckets(&spots[..bufs.len()], &mut bufs, Scope::First)?;
         let all = bufs.len() == spots.len();
-        Ok(match (seen.hits.pop(), seen.candidates.first()) {
-            (Some(hit), _) => Judged::Answer(Some(hit.value)),
-            // If there are more candidates or places, and this block is another key's, the lookup continues by itself.
-            (None, Some(candidate)) => Judged::Block(candidate.ptr, candidate.len()),
-            (None, None) if all && !seen.torn && !seen.stale => Judged::Answer(None),
-            (None, None) => Judged::Open,
+        Ok(match seen.hits.pop() {
+            Some(hit) => Judged::Answer(Some(hit.value)),
+            None if !seen.candidates.is_empty() => {
+                seen.candidates.iter().for_each(|candidate| candidates.add(candidate.ptr, candidate.len()));
+                Judged::Open
+            }
+            None if all && !seen.torn && !seen.stale => Judged::Answer(None),
+            None => Judged::Open,
         })
     }
 

@@ -1,10 +1,10 @@
 //! What a batch of linear-probing lookups READs first: the slots from each key's home on (Algorithm 1).
 
 use super::Linear;
-use super::lookup::{Candidate, LookupResult, Op, Purpose, Scan};
+use super::lookup::{LookupResult, Op, Purpose, Scan};
 use crate::block::UNIT;
 use crate::extendible::directory::Guards;
-use crate::many::{BatchedLookup, Judged};
+use crate::many::{BatchedLookup, Candidates, Judged};
 use crate::marks::mark;
 use crate::slotted::geometry::Segment;
 use crate::{IndexError, Value};
@@ -47,15 +47,17 @@ impl<'a> BatchedLookup<'a> for Op<'a> {
         Window { segment, at, count, read }
     }
 
-    fn judge(&mut self, window: Window, done: &mut Done) -> Result<Judged, IndexError> {
+    fn judge(&mut self, window: Window, done: &mut Done, candidates: &mut Candidates) -> Result<Judged, IndexError> {
         let Window { segment, at, count, read } = window;
         let mut moved = false;
-        let (scan, candidates) = self.scan_slots(&segment, at, count, &mut done.buf(read), &mut moved)?;
-        Ok(match (scan, candidates.into_iter().next()) {
-            (Scan::Hit(hit), _) => Judged::Answer(Some(hit.value)),
-            // If there are more candidates or slots, and this block is another key's, the lookup continues by itself.
-            (_, Some(Candidate { ptr, units, .. })) => Judged::Block(ptr, units as usize * UNIT),
-            (Scan::End { at, sealed: false }, None) if !moved => {
+        let (scan, found) = self.scan_slots(&segment, at, count, &mut done.buf(read), &mut moved)?;
+        Ok(match scan {
+            Scan::Hit(hit) => Judged::Answer(Some(hit.value)),
+            _ if !found.is_empty() => {
+                found.iter().for_each(|it| candidates.add(it.ptr, it.units as usize * UNIT));
+                Judged::Open
+            }
+            Scan::End { at, sealed: false } if !moved => {
                 self.note_end(&segment, at);
                 Judged::Answer(None)
             }

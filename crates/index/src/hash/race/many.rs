@@ -7,7 +7,7 @@ use super::lookup::{LookupPurpose, LookupResult, Op, Parts};
 use super::segment::SegmentRef;
 use super::slot::{Entry, State};
 use crate::extendible::directory::Guards;
-use crate::many::{BatchedLookup, Judged};
+use crate::many::{BatchedLookup, Candidates, Judged};
 use crate::marks::mark;
 use crate::{IndexError, Value};
 use farindex_fabric::{Batch, Done, OpKind, Span};
@@ -32,16 +32,22 @@ impl<'a> BatchedLookup<'a> for Op<'a> {
         Some((segment_ref, self.read_parts(batch, segment_ref)))
     }
 
-    fn judge(&mut self, reads: Self::Reads, done: &mut Done) -> Result<Judged, IndexError> {
+    fn judge(
+        &mut self,
+        reads: Self::Reads,
+        done: &mut Done,
+        candidates: &mut Candidates,
+    ) -> Result<Judged, IndexError> {
         let Some((segment_ref, parts)) = reads else { return Ok(Judged::Open) };
         self.guarded = true;
         let view = self.view(segment_ref, parts, done);
-        // A frozen entry proves less than a live one. If the first of several candidates is another key's, the lookup
-        // continues by itself.
-        let candidate = self.candidates(&view, |state| state == State::Live).into_iter().next();
+        // A frozen entry proves less than a live one.
+        let live = self.candidates(&view, |state| state == State::Live);
         self.ready = Some((segment_ref, view));
-        let entry = candidate.and_then(|(_, word)| Entry::decode(word));
-        Ok(entry.map_or(Judged::Open, |entry| Judged::Block(entry.ptr, entry.block_len())))
+        for entry in live.iter().filter_map(|(_, word)| Entry::decode(*word)) {
+            candidates.add(entry.ptr, entry.block_len());
+        }
+        Ok(Judged::Open)
     }
 
     async fn finish(mut self) -> Result<Option<Value>, IndexError> {

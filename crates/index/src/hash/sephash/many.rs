@@ -7,7 +7,7 @@ use super::SepHash;
 use super::probe::{Asked, Judged as Probed, Need, Op, Probe};
 use crate::block::UNIT;
 use crate::extendible::directory::Guards;
-use crate::many::{BatchedLookup, Judged};
+use crate::many::{BatchedLookup, Candidates, Judged};
 use crate::marks::mark;
 use crate::{IndexError, Value};
 use farindex_fabric::{Batch, Done, OpKind, Span};
@@ -38,15 +38,19 @@ impl<'a> BatchedLookup<'a> for Lookup<'a> {
         Some(self.op.ask(batch, segment, Need { main: true, window: false }))
     }
 
-    fn judge(&mut self, asked: Option<Asked>, done: &mut Done) -> Result<Judged, IndexError> {
+    fn judge(
+        &mut self,
+        asked: Option<Asked>,
+        done: &mut Done,
+        candidates: &mut Candidates,
+    ) -> Result<Judged, IndexError> {
         let Some(asked) = asked else { return Ok(Judged::Open) };
         let Probed::Probe(probe) = self.op.judge(&asked, done)? else { return Ok(Judged::Open) };
-        let judged = match probe.found.first() {
-            _ if !self.op.is_old(&probe) => Judged::Open,
-            // If the first of several entries is another key's, the lookup continues by itself.
-            Some((_, item)) => Judged::Block(item.entry.ptr, item.entry.units() * UNIT),
-            None => Judged::Answer(None),
-        };
+        let is_old = self.op.is_old(&probe);
+        if is_old {
+            probe.found.iter().for_each(|(_, item)| candidates.add(item.entry.ptr, item.entry.units() * UNIT));
+        }
+        let judged = if is_old && probe.found.is_empty() { Judged::Answer(None) } else { Judged::Open };
         self.probe = Some(probe);
         Ok(judged)
     }

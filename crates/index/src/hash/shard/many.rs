@@ -3,13 +3,13 @@
 //! Invariant: a lookup that continues by itself begins with the bucket that was read for it, under its own pin.
 
 use super::Shard;
-use super::bucket::{Level, Snapshot};
+use super::bucket::{Level, Snapshot, ones};
 use super::geometry::Geometry;
 use super::lookup::{Hit, LookupResult, Op};
 use super::slot::{Entry, META, Slot};
 use crate::block::{self, Compared, UNIT};
 use crate::extendible::directory::Guards;
-use crate::many::{BatchedLookup, Judged};
+use crate::many::{BatchedLookup, Candidates, Judged};
 use crate::marks::mark;
 use crate::{IndexError, Value};
 use farindex_fabric::{Batch, Buf, Done, OpKind, RemotePtr, Span, Ticket};
@@ -32,18 +32,16 @@ impl Op<'_> {
         BucketRead { geometry, bucket, at, read: batch.read(at, Level::One.bytes()) }
     }
 
-    /// Keeps the bucket for the lookup, and returns its first slot that may be the key's, by its number.
-    pub(super) fn judge_bucket(&mut self, read: BucketRead, done: &mut Done) -> Option<(usize, Entry)> {
+    /// Keeps the bucket for the lookup, and shows its slots that may be the key's, by their numbers.
+    pub(super) fn judge_bucket(&mut self, read: BucketRead, done: &mut Done, mut candidate: impl FnMut(usize, Entry)) {
         let BucketRead { geometry, bucket, at, read } = read;
         let snapshot = Snapshot::new(at, done.buf(read));
-        let slots = self.unknown(&snapshot, self.places.first_pattern(&geometry));
-        let slot = (slots != 0).then(|| slots.trailing_zeros() as usize);
-        let found = slot.and_then(|slot| match Slot::decode(snapshot.word(slot)) {
-            Slot::Live(entry) => Some((slot, entry)),
-            _ => None,
-        });
+        for slot in ones(self.unknown(&snapshot, self.places.first_pattern(&geometry))) {
+            if let Slot::Live(entry) = Slot::decode(snapshot.word(slot)) {
+                candidate(slot, entry);
+            }
+        }
         self.ready = Some((geometry.version, bucket, snapshot));
-        found
     }
 
     /// The key's place, if what was READ of the block of this slot shows that it is there.
@@ -85,12 +83,9 @@ impl<'a> BatchedLookup<'a> for Op<'a> {
         self.ask_bucket(batch)
     }
 
-    fn judge(&mut self, read: BucketRead, done: &mut Done) -> Result<Judged, IndexError> {
-        // If the first of several candidates is another key's, the lookup continues by itself.
-        Ok(match self.judge_bucket(read, done) {
-            Some((_, entry)) => Judged::Block(entry.ptr, entry.len as usize * UNIT),
-            None => Judged::Open,
-        })
+    fn judge(&mut self, read: BucketRead, done: &mut Done, candidates: &mut Candidates) -> Result<Judged, IndexError> {
+        self.judge_bucket(read, done, |_, entry| candidates.add(entry.ptr, entry.len as usize * UNIT));
+        Ok(Judged::Open)
     }
 
     async fn finish(mut self) -> Result<Option<Value>, IndexError> {

@@ -180,9 +180,7 @@ impl Shard {
         let mut done = batch.post().await?;
         let mut blocks = Vec::with_capacity(drafts.len());
         for (i, (Prepared { op, .. }, read)) in all.iter_mut().zip(reads).enumerate() {
-            if let Some((slot, entry)) = op.judge_bucket(read, &mut done) {
-                blocks.push((i, slot, entry));
-            }
+            op.judge_bucket(read, &mut done, |slot, entry| blocks.push((i, slot, entry)));
         }
         drop(done);
         let Some(Prepared { op: first, .. }) = all.first() else { return Ok(all) };
@@ -193,8 +191,8 @@ impl Shard {
         let tickets: Vec<_> = blocks.into_iter().map(read).collect();
         let mut done = batch.post().await?;
         for (i, slot, ptr, ticket) in tickets {
-            if let Some(prepared) = all.get_mut(i) {
-                prepared.hit = prepared.op.judge_block(slot, ptr, done.buf(ticket));
+            if let Some(Prepared { op, hit: hit @ None }) = all.get_mut(i) {
+                *hit = op.judge_block(slot, ptr, done.buf(ticket));
             }
         }
         Ok(all)
