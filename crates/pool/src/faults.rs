@@ -32,6 +32,8 @@ pub enum Fault {
     ForgetsWaiters,
     /// A search for free chunks finds none that was in use before.
     KeepsFreeChunks,
+    /// A session keeps whatever it has freed.
+    KeepsSurplus,
     /// A client that finds no vacant slot evicts nobody.
     RegistersOnly,
     /// Who waits for a lock takes those that try to get it for its holders (docs/bugs/162).

@@ -16,7 +16,7 @@ use crate::verdict;
 use crate::waits::{Queues, Waits};
 use crate::worker::{PRELOADING, Shared, Which, Worker};
 use crate::workload::{Op, Shape, Workload};
-use crate::{SeedReport, Setup, Stuck, lease_oracle};
+use crate::{SeedReport, Setup, Stuck, leaders, lease_oracle};
 use farindex_check::{Recorder, Stamps};
 use farindex_fabric::{Endpoint, Fabric};
 use farindex_index::{AnyIndex, IndexConfig, IndexError, KINDS};
@@ -40,6 +40,7 @@ const AUDITING: u64 = 10_000;
 const HASTE: u64 = 11_000;
 const BURSTS: u64 = 12_000;
 const SLOW_BURSTS: u64 = 12_001;
+const LEADERS: u64 = 13_000;
 /// The client that is held up, where one is.
 const HOLDER: u64 = 2;
 /// With a lease of less, verbs and sleeps may take as long as the lease.
@@ -312,6 +313,9 @@ fn try_seed(
         gave_up: RefCell::default(),
         cancelled: Cell::new(0),
         recoveries: Cell::new(0),
+        leading: (setup.cancelling > 0 && setup.coalescing.is_some() && leaders::leave_no_lock(index_config.kind()))
+            .then(|| SimRng::new(seed, LEADERS)),
+        leaders: Cell::new(0),
         coalescing: setup.coalescing,
         tables: RefCell::default(),
     });
@@ -339,6 +343,7 @@ fn try_seed(
     report.marks.insert("operations: recoveries".to_owned(), shared.recoveries.get());
     report.marks.insert("operations: pauses of walks".to_owned(), shared.pauses.get());
     report.marks.insert("operations: walks amid bursts of changes".to_owned(), shared.bursts.get());
+    report.marks.insert("lock tables: whose leaders were given up in the end".to_owned(), shared.leaders.get());
     report.marks.insert("indexes: whose entries came and went".to_owned(), shared.turnovers.get());
     report.marks.insert("operations: lists of partitions".to_owned(), shared.commanding.lists());
     report.marks.insert("operations: ranges that a list must call own".to_owned(), shared.commanding.judged());

@@ -7,6 +7,7 @@ use crate::bursts;
 use crate::cancelling::Given;
 use crate::cluster::{WORKERS, session_of};
 use crate::dropping;
+use crate::leaders;
 use crate::naming;
 use crate::refilling;
 use crate::too_long;
@@ -109,7 +110,11 @@ pub(crate) async fn recover_and_audit(
             index.recover().await?;
             last_worker(&shared, *which, index, &endpoint).read_all().await;
         }
-        // What crashed clients had allocated, and what recovery has replaced.
+        if let (Some(fault), Some(rng)) = (shared.coalescing, shared.leading.clone()) {
+            let other = session_of(&client, &harness.connect()).await;
+            leaders::judge(&shared, &session, other, &index_config, fault, rng).await?;
+        }
+        // What crashed clients and writes that were given up had allocated, and what recovery has replaced.
         session.drain().await?;
         let (_, audit) = walk_unchanged(&indexes, &pool, &session).await?;
         let reclaimed = audit.reclaim(&session, &session.span(OpKind::Maintenance)).await?;
@@ -142,7 +147,9 @@ pub(crate) async fn recover_and_audit(
         turnover::judge(&shared, &session, &index_config).await?;
     }
     if let Some(rng) = shared.refilling.clone() {
-        refilling::fill_and_refill(&shared, &session, rng).await?;
+        let other = session_of(&client, &harness.connect()).await;
+        refilling::fill_and_refill(&shared, &session, rng.clone()).await?;
+        refilling::lend(&shared, &session, other, rng).await?;
     }
     let (report, audit) = walk_unchanged(&indexes, &pool, &session).await?;
     // Where nothing is dropped, nobody has an index open any more.

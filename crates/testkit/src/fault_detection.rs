@@ -304,6 +304,13 @@ pub fn aimed_cases() -> Vec<FaultCase> {
             "race",
             plant_in_pool(pool::Fault::KeepsFreeChunks),
         ),
+        in_kind(
+            "a session keeps whatever it has freed",
+            "pool::Fault::KeepsSurplus",
+            short().with(Feature::Refilling),
+            "race",
+            plant_in_pool(pool::Fault::KeepsSurplus),
+        ),
         behind_table(
             "lock table: the group of a leader that was given up is not answered",
             "coalesce::Fault::ForgottenGroup",
@@ -311,6 +318,12 @@ pub fn aimed_cases() -> Vec<FaultCase> {
             coalesce::Fault::ForgottenGroup,
         )
         .seen_at(26),
+        behind_table(
+            "lock table: the group of a leader that was given up after it had posted is carried out again",
+            "coalesce::Fault::RepeatedGroup",
+            short().with(Feature::Cancelling),
+            coalesce::Fault::RepeatedGroup,
+        ),
         behind_table(
             "lock table: keys of two indexes that have the same bytes count as one",
             "coalesce::Fault::MixedIndexes",

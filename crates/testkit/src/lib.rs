@@ -21,6 +21,7 @@
 //! | `hasty` | heartbeats that are given up, clients that leave in haste, and a judge of the slots that are left |
 //! | `pausing` | walks that stop between two verbs |
 //! | `bursts` | walks that stop again and again while many entries come and go, in the end |
+//! | `leaders` | leaders of groups behind a lock table that are given up, in the end |
 //! | `turnover` | judges the memory of an index whose entries come and go |
 //! | `ending` | what is recovered, read and audited when all clients have left |
 //! | `refilling` | judges whether memory that is free can be used |
@@ -59,6 +60,7 @@ mod ending;
 pub mod fault_detection;
 mod hasty;
 pub mod index_under_test;
+mod leaders;
 mod lease_oracle;
 pub mod linear;
 mod lock_tables;

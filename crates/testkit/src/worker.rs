@@ -140,6 +140,9 @@ pub(crate) struct Shared {
     pub(crate) turnovers: Cell<u64>,
     /// Recoveries among the operations.
     pub(crate) recoveries: Cell<u64>,
+    /// What leaders of groups that are given up in the end are drawn from, if there are any.
+    pub(crate) leading: Option<SimRng>,
+    pub(crate) leaders: Cell<u64>,
     /// With a lock table for each client: the fault that the tables have.
     pub(crate) coalescing: Option<Fault>,
     /// By client slot and generation: one table for all coroutines of a client. The next client in a slot needs a new

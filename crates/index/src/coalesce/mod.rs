@@ -102,6 +102,8 @@ pub enum Fault {
     DroppedValues,
     /// The group of a leader that was given up is not answered.
     ForgottenGroup,
+    /// The group of a leader that was given up is carried out again, although the leader had posted it.
+    RepeatedGroup,
     /// Keys of two indexes that have the same bytes count as one.
     MixedIndexes,
 }

@@ -401,7 +401,8 @@ impl Drop for Lead<'_> {
     /// Runs when the leader's future is dropped.
     fn drop(&mut self) {
         let group = std::mem::take(&mut self.group);
-        let again = self.place.lane == Lane::Gets || !self.posted;
+        let repeats = self.place.table.fault == Fault::RepeatedGroup;
+        let again = self.place.lane == Lane::Gets || !self.posted || repeats;
         self.place.leave(|queue| {
             if again {
                 queue.wait_again(&group);

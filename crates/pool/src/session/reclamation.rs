@@ -139,7 +139,7 @@ impl Session {
                 continue;
             }
             let keep = self.keep(node, &free_list, class);
-            if free_list.free[class].len() > keep {
+            if free_list.free[class].len() > keep && !planted(Fault::KeepsSurplus) {
                 surplus.extend(free_list.free[class].drain(keep / 2..).map(|ptr| (ptr, class)));
             }
         }
