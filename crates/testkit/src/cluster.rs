@@ -494,6 +494,7 @@ fn drive(
             node.run(move |worker, operations, pause, working| {
                 let Some(sim) = weak.upgrade() else { return };
                 let (index_under_test, haste) = (Rc::clone(&index_under_test), haste.clone());
+                let shared = Rc::clone(&worker.shared);
                 sim.spawn(&whose, async move {
                     let perturb = |index: &AnyIndex, rng: &mut SimRng| {
                         if rng.chance(perturbing) {
@@ -504,6 +505,7 @@ fn drive(
                     let ended = cut_short(haste, work).await;
                     working.set(working.get() - 1);
                     let Some((index, endpoint)) = ended else { return };
+                    shared.failures.borrow_mut().extend(index_under_test.wrong_with(&index));
                     // The client may close meanwhile: with its last handle, an index can post verbs that nobody waits for.
                     drop(index);
                     endpoint.settle().await;

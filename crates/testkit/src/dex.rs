@@ -106,6 +106,12 @@ impl IndexUnderTest for DexUnderTest {
             index.inner().forget();
         }
     }
+    /// All memory nodes here answer CALLs, and know this version of them.
+    fn wrong_with(&self, index: &AnyIndex) -> Option<String> {
+        let AnyIndex::Dex(index) = index else { return None };
+        let refused = index.inner().offload_counts().refused;
+        (refused > 0).then(|| format!("memory nodes have refused {refused} CALLs, or their answers made no sense"))
+    }
     fn has_calls(&self) -> bool {
         self.config.offload != Offload::Never
     }

@@ -22,6 +22,10 @@ pub trait IndexUnderTest: Send + Sync {
     /// Does something to an open index that a client may do at any time and that leads to rare paths: pushes a table
     /// towards growth, forgets a cache.
     fn perturb(&self, _index: &AnyIndex, _dice: &mut SimRng) {}
+    /// What an open index has counted and must not have.
+    fn wrong_with(&self, _index: &AnyIndex) -> Option<String> {
+        None
+    }
     /// Draws a command that a client may give at any time and that takes verbs: to move a partition.
     fn command<'a>(&self, _index: &'a AnyIndex, _dice: &mut SimRng, _key: Vec<u8>) -> Option<Command<'a>> {
         None
