@@ -1,6 +1,6 @@
 //! One simulated client: a process with its own connections and coroutines, which can crash, freeze and resume.
 
-use crate::client_state::{ClientState, Crash, CrashOutcome, RunState};
+use crate::client_state::{Batches, ClientState, Crash, CrashInBatch, CrashOutcome, RunState};
 use crate::fabric::{Shared, SimFabric};
 use crate::stall::Stall;
 use crate::world::World;
@@ -57,7 +57,12 @@ impl Client {
     /// Schedules a crash in the client's `batch`-th batch (the first is 1) of at least three verbs that has both WRITEs
     /// and atomics, at a verb that the seed draws. Such a batch changes what clients share.
     pub fn crash_in_batch(&self, batch: u64, outcome: CrashOutcome) {
-        self.set(|state| state.crash_in_batch = Some((batch, outcome)));
+        self.set(|state| state.crash_in_batch = Some(CrashInBatch { left: batch, of: Batches::Changes, outcome }));
+    }
+    /// Schedules a crash in the client's `batch`-th batch (the first is 1) of at least `verbs` verbs, of which one is a WRITE,
+    /// at a verb that the seed draws: a split, a merge, a move or a displacement.
+    pub fn crash_in_long_batch(&self, batch: u64, verbs: usize, outcome: CrashOutcome) {
+        self.set(|state| state.crash_in_batch = Some(CrashInBatch { left: batch, of: Batches::Long(verbs), outcome }));
     }
     /// Lets the client crash at each of its verbs with these odds (out of [`ODDS`](crate::ODDS)).
     pub fn crash_odds(&self, odds: u32) {

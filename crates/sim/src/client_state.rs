@@ -36,6 +36,24 @@ pub(crate) struct Crash {
     pub(crate) at: Option<(u32, u32)>,
 }
 
+/// Batches in which a client may crash.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Batches {
+    /// Those that look like a change under a lock: at least three verbs, with WRITEs and atomics.
+    Changes,
+    /// Those with a WRITE and at least so many verbs.
+    Long(usize),
+}
+
+/// The batch in which a client crashes.
+#[derive(Debug)]
+pub(crate) struct CrashInBatch {
+    /// Such batches up to it, itself included.
+    pub(crate) left: u64,
+    pub(crate) of: Batches,
+    pub(crate) outcome: CrashOutcome,
+}
+
 /// One client: a process with its own connections and coroutines.
 pub(crate) struct ClientState {
     pub(crate) run_state: RunState,
@@ -53,8 +71,8 @@ pub(crate) struct ClientState {
     pub(crate) crash_odds: u32,
     /// The client crashes at its verb of this number.
     pub(crate) crash_at: Option<(u64, CrashOutcome)>,
-    /// Batches that look like a change under a lock, up to and including the one in which the client crashes.
-    pub(crate) crash_in_batch: Option<(u64, CrashOutcome)>,
+    /// The client crashes in a batch.
+    pub(crate) crash_in_batch: Option<CrashInBatch>,
     /// Odds of freezing at each batch, for less than 2 to how many nanoseconds.
     pub(crate) freeze_odds: (u32, u32),
     /// Odds that a batch fails (N7).

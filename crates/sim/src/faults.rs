@@ -7,7 +7,7 @@
 //!   early or late, but a verb that takes effect has before it everything that G4 orders before it (N7).
 //! - After a revocation has taken effect on a node, no verb of that client takes effect there (G6).
 
-use crate::client_state::{Crash, CrashOutcome, RunState};
+use crate::client_state::{Batches, Crash, CrashInBatch, CrashOutcome, RunState};
 use crate::flight::Loss;
 use crate::queue::EventKind;
 use crate::report::LogEvent;
@@ -22,8 +22,8 @@ impl World {
         let state = &mut self.clients[client as usize];
         let before = state.verbs - verbs;
         let mut crash = None;
-        if let Some((left, outcome)) = &mut state.crash_in_batch
-            && changes_under_lock(&self.flights[flight as usize].chain)
+        if let Some(CrashInBatch { left, of, outcome }) = &mut state.crash_in_batch
+            && of.holds(&self.flights[flight as usize].chain)
         {
             *left = left.saturating_sub(1);
             if *left == 0 {
@@ -228,10 +228,15 @@ impl World {
     }
 }
 
-/// Returns whether this batch looks like one that takes or releases a lock: at least three verbs, with WRITEs and
-/// atomics.
-fn changes_under_lock(chain: &Chain) -> bool {
-    let writes = chain.iter().any(|verb| matches!(verb.kind, VerbKind::Write(_)));
-    let atomic = |verb: &Verb| matches!(verb.kind, VerbKind::Cas { .. } | VerbKind::Faa { .. });
-    chain.len() >= 3 && writes && chain.iter().any(atomic)
+impl Batches {
+    /// Is this batch one of them?
+    fn holds(self, chain: &Chain) -> bool {
+        let writes = chain.iter().any(|verb| matches!(verb.kind, VerbKind::Write(_)));
+        let atomic = |verb: &Verb| matches!(verb.kind, VerbKind::Cas { .. } | VerbKind::Faa { .. });
+        writes
+            && match self {
+                Batches::Changes => chain.len() >= 3 && chain.iter().any(atomic),
+                Batches::Long(verbs) => chain.len() >= verbs,
+            }
+    }
 }

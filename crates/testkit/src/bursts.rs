@@ -28,8 +28,10 @@ const ROUNDS: u64 = 2;
 const WALKS: u64 = 3;
 /// The longest value that comes and goes.
 const VALUE: u64 = 900;
-/// The longest burst, as an exponent of entries.
+/// The longest burst, as an exponent of entries, and the longest of those that fall between two verbs of one batch: a directory may
+/// grow by two levels in it.
 const BURST: u64 = 7;
+const SLOW_BURST: u64 = 9;
 /// A walk stops so many times at most.
 const STOPS: u64 = 24;
 /// Polls in which directories and roots are READ: half of the walks stop there first.
@@ -73,11 +75,16 @@ async fn for_a_while<F: Future + ?Sized>(
     .await
 }
 
+/// Has a walk that is stopped what this operation has waited for?
+fn waits_for_the_walk(error: &IndexError) -> bool {
+    matches!(error, IndexError::Locked { .. } | IndexError::Pool(PoolError::Held { .. }))
+}
+
 impl Burst {
-    /// Some entries come, or go, or both; then the epoch may advance. A walk that is `stopped` meanwhile may have a lock that an
-    /// entry needs, and goes on only afterwards.
+    /// Some entries come, or go, or both; then the epoch may advance. A walk that is `stopped` meanwhile may have a lock or an
+    /// intent cell that an entry needs, and goes on only afterwards.
     async fn run(&mut self, stopped: bool) -> Result<(), IndexError> {
-        let order = self.rng.within(0, BURST);
+        let order = self.rng.within(0, if self.slow.is_some() { SLOW_BURST } else { BURST });
         let (come, go) = (self.rng.within(0, 1 << order), self.rng.chance(ODDS / 2) && self.go);
         // Memory that has another use may look like anything.
         let value = vec![0xFF; self.rng.pick(&[0, 8, VALUE]).unwrap_or(0) as usize];
@@ -85,7 +92,7 @@ impl Burst {
             match self.index.insert(&name_of(self.next), &value).await {
                 Ok(_) => self.next += 1,
                 Err(IndexError::Pool(PoolError::Full { .. })) => break,
-                Err(IndexError::Locked { .. }) if stopped => break,
+                Err(error) if stopped && waits_for_the_walk(&error) => break,
                 Err(error) => return Err(error),
             }
         }
@@ -93,7 +100,7 @@ impl Burst {
             match self.index.remove(&name_of(self.first)).await {
                 Ok(_) => self.first += 1,
                 Err(IndexError::Pool(PoolError::Full { .. })) => break,
-                Err(IndexError::Locked { .. }) if stopped => break,
+                Err(error) if stopped && waits_for_the_walk(&error) => break,
                 Err(error) => return Err(error),
             }
         }

@@ -41,6 +41,7 @@ const HASTE: u64 = 11_000;
 const BURSTS: u64 = 12_000;
 const SLOW_BURSTS: u64 = 12_001;
 const LEADERS: u64 = 13_000;
+const MIDST: u64 = 14_000;
 /// The client that is held up, where one is.
 const HOLDER: u64 = 2;
 /// With a lease of less, verbs and sleeps may take as long as the lease.
@@ -396,6 +397,17 @@ fn schedule_crash(me: &farindex_sim::Client, rng: &mut SimRng) {
     }
 }
 
+/// Most clients crash while they split, merge, move or displace something instead: what these write is many verbs.
+fn schedule_crash_in_the_midst(me: &farindex_sim::Client, rng: &mut SimRng) {
+    let verbs = rng.pick(&[4, 6, 8, 12, 20]).unwrap_or(4);
+    let outcome = rng.pick(&[CrashOutcome::Landed, CrashOutcome::Prefix, CrashOutcome::Prefix, CrashOutcome::Drawn]);
+    if rng.chance(ODDS * 3 / 4) {
+        let order = rng.within(0, 4);
+        me.crash_odds(0);
+        me.crash_in_long_batch(rng.within(1, 1 << order), verbs, outcome.unwrap_or(CrashOutcome::Prefix));
+    }
+}
+
 /// Splits verbs into many pieces, as far apart as another client's whole step.
 pub(crate) fn tearing(rng: &mut SimRng) -> Swarm {
     Swarm {
@@ -469,6 +481,9 @@ fn drive(
         me.freeze_odds(freezing.0, freezing.1);
         if setup.crashes > 0 && number > 1 && rng.chance(setup.crashes) {
             schedule_crash(&me, &mut rng);
+            if setup.crashes_in_the_midst {
+                schedule_crash_in_the_midst(&me, &mut SimRng::new(report.seed, MIDST + number));
+            }
         }
         if let Some((verb, crash_outcome)) = setup.crashes_at.filter(|_| number == 2) {
             me.crash_at(verb, crash_outcome);

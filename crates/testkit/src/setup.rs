@@ -91,6 +91,8 @@ pub struct Setup {
     pub dropping: bool,
     /// One of them in the midst of the run.
     pub sudden: bool,
+    /// Do clients that may crash do so in the midst of a batch of many verbs, most of them?
+    pub crashes_in_the_midst: bool,
     /// Odds that a batch of a client at work fails.
     pub failing: u32,
     /// Odds of a command before an operation, where keys are divided among compute nodes, and the answer is judged: see
@@ -206,6 +208,7 @@ impl Default for Setup {
             refilling: false,
             dropping: false,
             sudden: false,
+            crashes_in_the_midst: false,
             failing: 0,
             commanding: 0,
             auditing: false,

@@ -81,11 +81,13 @@ pub enum Feature {
     Sessions,
     /// In the end many entries come and go between two verbs of one batch of a walk.
     Slow,
+    /// Where clients may crash: in the midst of batches of many verbs.
+    Midst,
 }
 
 impl Feature {
     /// Every feature, in the order in which they are drawn.
-    pub const ALL: [Feature; 35] = [
+    pub const ALL: [Feature; 36] = [
         Feature::Stalls,
         Feature::Twins,
         Feature::Many,
@@ -121,6 +123,7 @@ impl Feature {
         Feature::Long,
         Feature::Sessions,
         Feature::Slow,
+        Feature::Midst,
     ];
 
     /// The odds that a seed has it.
@@ -186,6 +189,7 @@ impl Feature {
                 setup.slow = true;
                 setup.lease = setup.lease.min(AFTER_A_LOCK);
             }
+            Feature::Midst => setup.crashes_in_the_midst = true,
             Feature::Sudden => (setup.dropping, setup.sudden) = (true, true),
             Feature::Failing => {
                 setup.failing = rng.pick(&[ODDS / 1024, ODDS / 256, ODDS / 64]).unwrap_or_default();
