@@ -9,6 +9,7 @@ use farindex_fabric::transport::Completions;
 use farindex_fabric::{Chain, FabricError, NodeId};
 use farindex_remote::control::Message;
 use farindex_remote::{ControlError, Pending};
+use smallvec::SmallVec;
 
 /// A request carries the number of its batch, and the node that it goes to; the answer repeats both.
 const NODE_BITS: u32 = u64::BITS - NUMBER_BITS;
@@ -43,21 +44,37 @@ pub(crate) struct Flight {
 pub(crate) enum Waits {
     /// An answer of this node.
     One(NodeId),
-    /// All of these, each of another node or a revocation.
-    Several(Vec<Part>),
+    /// All of these.
+    Several(Several),
 }
 
 impl Default for Waits {
     fn default() -> Self {
-        Waits::Several(Vec::new())
+        Waits::Several(Several::default())
     }
 }
 
-/// One of several things that a batch waits for.
-pub(crate) struct Part {
-    pub(crate) place: usize,
-    /// The answer to a revocation, which the control channel brings; otherwise one of the data path.
-    pub(crate) revocation: Option<Pending>,
+/// What a batch waits for that goes to several nodes, or revokes clients. Without revocations, and with a usual number of nodes,
+/// it takes no memory of its own.
+#[derive(Default)]
+pub(crate) struct Several {
+    /// The nodes whose answers are to come.
+    pub(crate) nodes: SmallVec<[u16; 8]>,
+    /// The revocations, each with its node, that the control channel is to answer.
+    pub(crate) revocations: Vec<(usize, Pending)>,
+}
+
+impl Several {
+    /// Does it wait for an answer of this node over the data path?
+    fn waits_for(&self, place: usize) -> bool {
+        self.nodes.iter().any(|node| usize::from(*node) == place)
+    }
+    fn answered(&mut self, place: usize) {
+        self.nodes.retain(|node| usize::from(*node) != place);
+    }
+    pub(crate) fn is_empty(&self) -> bool {
+        self.nodes.is_empty() && self.revocations.is_empty()
+    }
 }
 
 impl Flight {
@@ -66,7 +83,7 @@ impl Flight {
     pub(crate) fn waits_for(&self, place: usize) -> bool {
         match &self.waits {
             Waits::One(node) => node.index() == place,
-            Waits::Several(parts) => parts.iter().any(|part| part.place == place && part.revocation.is_none()),
+            Waits::Several(several) => several.waits_for(place),
         }
     }
 
@@ -75,9 +92,9 @@ impl Flight {
     pub(crate) fn answered(&mut self, place: usize) -> bool {
         match &mut self.waits {
             Waits::One(_) => true,
-            Waits::Several(parts) => {
-                parts.retain(|part| part.place != place || part.revocation.is_some());
-                parts.is_empty()
+            Waits::Several(several) => {
+                several.answered(place);
+                several.is_empty()
             }
         }
     }
@@ -92,7 +109,10 @@ impl Flight {
     pub(crate) fn is_kept_by(&self, place: usize, revocations_go_on: bool) -> bool {
         match &self.waits {
             Waits::One(node) => node.index() == place,
-            Waits::Several(parts) => parts.iter().any(|part| part.place == place && !part.goes_on(revocations_go_on)),
+            Waits::Several(several) => {
+                let revokes = || several.revocations.iter().any(|(of, _)| *of == place);
+                several.waits_for(place) || !revocations_go_on && revokes()
+            }
         }
     }
 
@@ -101,17 +121,20 @@ impl Flight {
         match &mut self.waits {
             Waits::One(node) if node.index() == place => self.waits = Waits::default(),
             Waits::One(_) => {}
-            Waits::Several(parts) => parts.retain(|part| part.place != place || part.goes_on(revocations_go_on)),
+            Waits::Several(several) => {
+                several.answered(place);
+                several.revocations.retain(|(of, _)| *of != place || revocations_go_on);
+            }
         }
         self.has_ended()
     }
 
     /// Takes the answers to revocations that have come from this node.
     pub(crate) fn revoked(&mut self, place: usize) -> Vec<Result<Message, ControlError>> {
-        let Waits::Several(parts) = &mut self.waits else { return Vec::new() };
+        let Waits::Several(several) = &mut self.waits else { return Vec::new() };
         let mut answers = Vec::new();
-        parts.retain(|part| {
-            let answer = part.revocation.as_ref().filter(|_| part.place == place).and_then(Pending::poll);
+        several.revocations.retain(|(of, pending)| {
+            let answer = (*of == place).then(|| pending.poll()).flatten();
             let waits = answer.is_none();
             answers.extend(answer);
             waits
@@ -121,13 +144,7 @@ impl Flight {
 
     /// Does it wait for nothing?
     pub(crate) fn has_ended(&self) -> bool {
-        matches!(&self.waits, Waits::Several(parts) if parts.is_empty())
-    }
-}
-
-impl Part {
-    fn goes_on(&self, revocations_go_on: bool) -> bool {
-        revocations_go_on && self.revocation.is_some()
+        matches!(&self.waits, Waits::Several(several) if several.is_empty())
     }
 }
 

@@ -6,10 +6,10 @@
 //! answered, or with the first error, whatever becomes of the batches that it shared messages with; when a node is
 //! lost, its unanswered batches fail with a reason that names the node, and the next batch to it attaches anew; nothing
 //! here blocks; UCX is told to connect to a node when that node's own connection is there, and not before (docs/bugs/192).
-//! Once warm, a batch to one node allocates nothing; one to several nodes allocates the list of them.
+//! Once warm, a batch allocates nothing, unless it goes to more than eight nodes or revokes clients.
 
 use crate::chain::{self, FULL_BATCHES, Sizes};
-use crate::flights::{Flight, Flights, Part, Waits, sequence};
+use crate::flights::{Flight, Flights, Several, Waits, sequence};
 use crate::intake::Intake;
 use crate::line::{Collected, Line, State, attached};
 use crate::ucp::{Context, EpId, Worker};
@@ -17,6 +17,7 @@ use farindex_fabric::transport::{Completions, Post, Traffic};
 use farindex_fabric::{Capabilities, Chain, FabricError, NodeId, Transport, Verb, VerbKind};
 use farindex_remote::control::Message;
 use farindex_remote::{Cluster, ClusterClient, ControlError, Link, Welcome};
+use smallvec::SmallVec;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -145,25 +146,21 @@ impl Connection {
     /// Posts a batch that goes to several nodes, revokes clients, or has no verbs.
     #[cold]
     fn post_to_several(&mut self, id: u64, chain: Chain) -> Post {
-        let sizes: Vec<(usize, Sizes)> = self
-            .lines
-            .iter()
-            .enumerate()
-            .map(|(place, line)| (place, chain::sizes(&chain, line.node)))
-            .filter(|(_, sizes)| sizes.verbs > 0)
-            .collect();
-        let mut parts: Vec<Part> = sizes.iter().map(|(place, _)| Part { place: *place, revocation: None }).collect();
+        let sizes = self.lines.iter().enumerate().map(|(place, line)| (place, chain::sizes(&chain, line.node)));
+        let sizes: SmallVec<[_; 8]> = sizes.filter(|(_, sizes)| sizes.verbs > 0).collect();
+        let mut waits = Several::default();
+        waits.nodes.extend(sizes.iter().map(|(place, _)| *place as u16));
         for verb in &chain {
             let place = verb.node().index();
             if let VerbKind::Revoke(victim) = &verb.kind
                 && let (Some(control), Some(line)) = (self.client.controls().get(place), self.lines.get_mut(place))
             {
                 line.revocations += 1;
-                parts.push(Part { place, revocation: Some(control.revoke(*victim)) });
+                waits.revocations.push((place, control.revoke(*victim)));
             }
         }
-        let has_ended = parts.is_empty();
-        let number = match self.flights.begin(id, chain, self.sweeps, Waits::Several(parts)) {
+        let has_ended = waits.is_empty();
+        let number = match self.flights.begin(id, chain, self.sweeps, Waits::Several(waits)) {
             Ok(number) => number,
             Err(chain) => return refuse(chain),
         };

@@ -26,6 +26,7 @@ static TURN: Mutex<()> = Mutex::new(());
 const ATTEMPTS: usize = 5;
 const BATCHES: u64 = 64;
 const NODE: NodeId = NodeId::new(0);
+const OTHER: NodeId = NodeId::new(1);
 
 fn at(word: u64) -> RemotePtr {
     RemotePtr::new(NODE, word * 8)
@@ -84,7 +85,17 @@ fn batches_are_written_carried_out_and_read_without_allocation() {
     assert_eq!(fewest.min(), Some(0));
 }
 
-/// Client and memory node together: coroutines whose batches travel together, and a lone one.
+/// A memory node of this process.
+fn serve_node(node: NodeId) -> Node {
+    let memory = Arc::new(NodeMemory::anonymous(node, 1 << 16).expect("memory"));
+    let metrics = Metrics::new();
+    let settings = UcxSettings { poll: Poll::Adaptive, loopback: true, report: None };
+    let plane = UcxPlane::start(Arc::clone(&memory), settings, &metrics).expect("UCX");
+    let listen = NodeSettings::new("127.0.0.1:0".parse().expect("an address"), Tokens::open());
+    Node::start(memory, plane, listen, metrics).expect("a node")
+}
+
+/// Clients and memory nodes together: coroutines whose batches travel together, and a lone one; to one node, and to two.
 #[test]
 fn batches_travel_over_ucx_without_allocation() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,22 +104,21 @@ fn batches_travel_over_ucx_without_allocation() {
         eprintln!("SKIPPED: {why}");
         return;
     }
-    let memory = Arc::new(NodeMemory::anonymous(NODE, 1 << 16).expect("memory"));
-    let metrics = Metrics::new();
-    let settings = UcxSettings { poll: Poll::Adaptive, loopback: true, report: None };
-    let plane = UcxPlane::start(Arc::clone(&memory), settings, &metrics).expect("UCX");
-    let listen = NodeSettings::new("127.0.0.1:0".parse().expect("an address"), Tokens::open());
-    let node = Node::start(memory, plane, listen, metrics).expect("a node");
-    let cluster = Cluster::connect(&[node.addr().to_string()], ControlSettings::default()).expect("a node");
-    let fabric = UcxFabric::new(cluster).expect("UCX");
-    for coroutines in [1, BATCHES, 4 * BATCHES] {
-        let fewest = (0..ATTEMPTS).map(|_| rounds(&fabric, coroutines)).min();
-        assert_eq!(fewest, Some(0), "{coroutines} coroutines");
+    let nodes = [NODE, OTHER].map(serve_node);
+    let addresses = nodes.each_ref().map(|node| node.addr().to_string());
+    for served in [&addresses[..1], &addresses[..]] {
+        let cluster = Cluster::connect(served, ControlSettings::default()).expect("a node");
+        let fabric = UcxFabric::new(cluster).expect("UCX");
+        for coroutines in [1, BATCHES, 4 * BATCHES] {
+            let fewest = (0..ATTEMPTS).map(|_| rounds(&fabric, coroutines, served.len() > 1)).min();
+            assert_eq!(fewest, Some(0), "{coroutines} coroutines, {} nodes", served.len());
+        }
     }
 }
 
-/// Allocations while coroutines go through rounds of two batches, after some rounds to get warm.
-fn rounds(fabric: &UcxFabric, coroutines: u64) -> usize {
+/// Allocations while coroutines go through rounds of two batches, after some rounds to get warm. The first one goes to both nodes,
+/// if that is asked for.
+fn rounds(fabric: &UcxFabric, coroutines: u64, to_both: bool) -> usize {
     const WARM: u64 = 40;
     const ROUNDS: u64 = 80;
     let endpoint = fabric.connect(&fabric.new_identity()).expect("a connection");
@@ -127,6 +137,9 @@ fn rounds(fabric: &UcxFabric, coroutines: u64) -> usize {
                 let mut batch = span.batch();
                 let ticket = batch.read(at(i), 64);
                 batch.faa(at(1024 + i), 1);
+                if to_both {
+                    batch.faa(RemotePtr::new(OTHER, i * 8), 1);
+                }
                 let mut done = batch.post().await.expect("a batch");
                 drop(done.buf(ticket));
                 drop(done);
