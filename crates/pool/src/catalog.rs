@@ -1,21 +1,25 @@
 //! The catalog: named indexes.
 //!
-//! Invariants: the state of an entry becomes "ready" after all other bytes are written (one batch, G4), a checksum covers
-//! those bytes, and the state says whose they are. Names are added and removed under one lock word, and an intent names its
-//! holder. A `uid` is never given to a second index. If several ready entries have one name, the entry with the largest `uid`
-//! has the name.
+//! Invariants: an entry is [reserved](reservation) before it is written. Its state becomes "ready" after all other bytes are
+//! written (one batch, G4), a checksum covers those bytes, and the state says whose they are. States change by CAS alone, from
+//! a state that says for which index: so a change that lands late changes nothing of another index. Names are added and
+//! removed under one [lock](locked). A `uid` is never given to a second index. If several ready entries have one name, the
+//! entry with the largest `uid` has the name.
+
+mod locked;
+pub(crate) mod reservation;
 
 use crate::layout::{
     CATALOG_ENTRIES, CATALOG_ENTRY_LEN, CatalogEntry, ENTRY_DROPPING, ENTRY_EMPTY, ENTRY_READY, HOME, MAX_CONFIG_LEN,
-    MAX_NAME, MAX_UID, entry_state, first_word, header, header_word,
+    MAX_NAME, MAX_UID, entry_state, first_word, header, header_word, reserved_for,
 };
-use crate::lock::HeldLock;
 use crate::session::Session;
-use crate::takeover::held;
-use crate::{Claim, Intent, Lock, LockTimeout, Pool, PoolError};
-use farindex_fabric::{Batch, RemotePtr, Span, cold};
+use crate::{Pool, PoolError};
+use farindex_fabric::{RemotePtr, Span, cold};
+use locked::locked;
+use reservation::Reservation;
 use std::time::Duration;
-use zerocopy::{FromBytes, FromZeros, IntoBytes};
+use zerocopy::FromBytes;
 
 /// What the catalog stores about an index.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,23 +79,59 @@ pub fn check_name(name: &str) -> Result<(), PoolError> {
     )))
 }
 
-/// Reads the catalog once: returns its indexes, and an error for the first invalid entry.
-async fn read_once(pool: &Pool, span: &Span) -> Result<(Vec<IndexInfo>, Option<PoolError>), PoolError> {
-    let buf = span.read(pool.geometry(HOME).entry(0), (CATALOG_ENTRIES * CATALOG_ENTRY_LEN) as usize).await?;
-    let entries = <[CatalogEntry]>::ref_from_bytes(buf.bytes()).unwrap_or_default();
-    let mut found = Vec::new();
-    let mut damaged = None;
-    for (i, entry) in (0..).zip(entries).filter(|(_, entry)| entry.state != ENTRY_EMPTY) {
-        match parse(i, entry) {
-            Ok(info) => found.push(info),
-            Err(what) => {
-                let at = pool.geometry(HOME).entry(i);
-                damaged = damaged.or(Some(PoolError::Corrupt { at, what: what.to_owned() }));
+/// What a READ of the catalog returns.
+struct Catalog {
+    indexes: Vec<IndexInfo>,
+    /// The entries that are reserved, or whose reservation was given up, and their states.
+    reserved: Vec<(u64, u64)>,
+    /// An error for the first invalid entry.
+    damaged: Option<PoolError>,
+}
+
+impl Catalog {
+    /// Reads it once.
+    async fn read_once(pool: &Pool, span: &Span) -> Result<Self, PoolError> {
+        let buf = span.read(pool.geometry(HOME).entry(0), (CATALOG_ENTRIES * CATALOG_ENTRY_LEN) as usize).await?;
+        let entries = <[CatalogEntry]>::ref_from_bytes(buf.bytes()).unwrap_or_default();
+        let mut found = Catalog { indexes: Vec::new(), reserved: Vec::new(), damaged: None };
+        for (i, entry) in (0..).zip(entries).filter(|(_, entry)| entry.state != ENTRY_EMPTY) {
+            if reserved_for(entry.state).is_some() {
+                found.reserved.push((i, entry.state));
+                continue;
+            }
+            match parse(i, entry) {
+                Ok(info) => found.indexes.push(info),
+                Err(what) => {
+                    let at = pool.geometry(HOME).entry(i);
+                    found.damaged = found.damaged.or(Some(PoolError::Corrupt { at, what: what.to_owned() }));
+                }
             }
         }
+        mark_superseded(&mut found.indexes);
+        Ok(found)
     }
-    mark_superseded(&mut found);
-    Ok((found, damaged))
+
+    /// Reads it until every entry is valid, five times at most: an entry that changes during the READ may be torn (N2). If an
+    /// entry stays invalid, the result has its error.
+    async fn read(pool: &Pool, span: &Span) -> Result<Self, PoolError> {
+        let mut pause = Duration::from_micros(20);
+        loop {
+            let found = Self::read_once(pool, span).await?;
+            if found.damaged.is_none() || pause > Duration::from_millis(5) {
+                return Ok(found);
+            }
+            span.endpoint().sleep(pause).await;
+            pause *= 4;
+        }
+    }
+
+    /// It, if every entry is valid.
+    fn whole(self) -> Result<Self, PoolError> {
+        match self.damaged {
+            None => Ok(self),
+            Some(error) => Err(error),
+        }
+    }
 }
 
 /// Prefix of the names of unfinished copies ([`replace`]).
@@ -142,28 +182,13 @@ fn parse(i: u64, entry: &CatalogEntry) -> Result<IndexInfo, &'static str> {
     })
 }
 
-/// Reads the catalog until every entry is valid, five times at most: an entry that changes during the READ may be torn
-/// (N2). If an entry stays invalid, returns its error too.
-async fn read_stable(pool: &Pool, span: &Span) -> Result<(Vec<IndexInfo>, Option<PoolError>), PoolError> {
-    let mut pause = Duration::from_micros(20);
-    loop {
-        let (found, damaged) = read_once(pool, span).await?;
-        if damaged.is_none() || pause > Duration::from_millis(5) {
-            return Ok((found, damaged));
-        }
-        span.endpoint().sleep(pause).await;
-        pause *= 4;
-    }
-}
-
 /// Returns every index of the pool.
 pub async fn list(pool: &Pool, span: &Span) -> Result<Vec<IndexInfo>, PoolError> {
     cold(list_inner(pool, span)).await
 }
 
 async fn list_inner(pool: &Pool, span: &Span) -> Result<Vec<IndexInfo>, PoolError> {
-    let (found, damaged) = read_stable(pool, span).await?;
-    damaged.map_or(Ok(found), Err)
+    Ok(Catalog::read(pool, span).await?.whole()?.indexes)
 }
 
 /// Finds the index of this name. A damaged entry of another index does not matter.
@@ -172,74 +197,15 @@ pub async fn find(pool: &Pool, span: &Span, name: &str) -> Result<IndexInfo, Poo
 }
 
 async fn find_inner(pool: &Pool, span: &Span, name: &str) -> Result<IndexInfo, PoolError> {
-    let (mut found, mut damaged) = read_stable(pool, span).await?;
-    let of_name = |found: &[IndexInfo], dropping| {
-        found.iter().find(|info| info.name == name && info.dropping == dropping).cloned()
+    let mut found = Catalog::read(pool, span).await?;
+    let of_name = |found: &Catalog, dropping| {
+        found.indexes.iter().find(|info| info.name == name && info.dropping == dropping).cloned()
     };
     if of_name(&found, false).is_none() && of_name(&found, true).is_some() {
         // A replacement during the READ may show the new state of one entry and the old state of another (N2).
-        (found, damaged) = read_stable(pool, span).await?;
+        found = Catalog::read(pool, span).await?;
     }
-    of_name(&found, false).ok_or_else(|| damaged.unwrap_or_else(|| PoolError::NoSuchIndex(name.to_owned())))
-}
-
-/// The lock of the catalog's names.
-const LOCK: Lock = Lock { at: header_word(HOME, header::CATALOG_LOCK), mask: u64::MAX };
-
-/// Takes the catalog's lock, runs `body`, and releases the lock even if `body` fails. Changes under this lock are
-/// atomic, so a new holder after a takeover has nothing to recover.
-async fn locked<T>(
-    session: &Session,
-    span: &Span,
-    body: impl AsyncFnOnce() -> Result<T, PoolError>,
-) -> Result<T, PoolError> {
-    let (client, endpoint) = (session.client(), session.endpoint());
-    let mine = client.slot() + 1;
-    let lease = session.pool().lease();
-    let intent = Intent { index: 0, lock: LOCK, what: [0; 4] };
-    let mut lock_timeout = LockTimeout::default();
-    let until = endpoint.now() + lease * 2;
-    let mut pause = Duration::from_micros(50);
-    let (_inside, held) = loop {
-        if let Some(inside) = client.enter_catalog() {
-            let cell = session.intent_cell(HOME).await?;
-            let mut batch = span.batch();
-            let attempt = cell.try_lock(&mut batch, &intent, 0, mine);
-            let mut done = batch.post().await?;
-            let cell = match attempt.outcome(&mut done) {
-                Ok(held) => break (inside, held),
-                Err(lost) => lost.clear(span).await?,
-            };
-            match session.claim(span, LOCK, None, 0, intent.what).await? {
-                Claim::Taken(taken) => break (inside, taken.into_held()),
-                // No operation of this client is in the catalog, so the lock belongs to a cancelled one.
-                Claim::Busy { own: true, .. } => {
-                    let mut batch = span.batch();
-                    cell.declare(&mut batch, &intent);
-                    let word = batch.read(LOCK.at, 8);
-                    let word = first_word(&batch.post().await?.buf(word));
-                    break (inside, HeldLock::new(Some(cell), LOCK, word));
-                }
-                Claim::Busy { names, .. } => {
-                    if lock_timeout.held_for(LOCK.at, 0, names, (endpoint.now(), lease)) > lease * 2 {
-                        return Err(held(session, span, LOCK, "the catalog").await?);
-                    }
-                }
-                Claim::Free | Claim::Unsteady => {}
-            }
-        } else if endpoint.now() > until {
-            let what = "the catalog".to_owned();
-            return Err(PoolError::Held { what, holder: "another operation of this client".to_owned() });
-        }
-        endpoint.sleep(pause).await;
-        pause = (pause * 2).min(lease / 16).max(Duration::from_micros(50));
-    };
-    let result = body().await;
-    let mut batch = span.batch();
-    held.release_by_cas(&mut batch, 0);
-    batch.post().await?;
-    held.cleared();
-    result
+    of_name(&found, false).ok_or_else(|| found.damaged.unwrap_or_else(|| PoolError::NoSuchIndex(name.to_owned())))
 }
 
 /// Draws the number of a new index. `largest` is the largest number in the catalog, read before: numbers are drawn in
@@ -270,10 +236,11 @@ pub async fn add(
     }
     let pool = session.pool();
     cold(locked(session, span, async || {
-        let all = list(pool, span).await?;
-        if all.iter().any(|info| info.name == name && !info.dropping) {
-            return Err(PoolError::IndexExists(name.to_owned()));
-        }
+        let is_new = |all: &[IndexInfo]| match all.iter().any(|info| info.name == name && !info.dropping) {
+            true => Err(PoolError::IndexExists(name.to_owned())),
+            false => Ok(()),
+        };
+        let reserved = Reservation::take(session, span, uid, is_new).await?;
         let info = IndexInfo {
             name: name.to_owned(),
             uid,
@@ -284,44 +251,18 @@ pub async fn add(
             config: config.into(),
             seed: pool.superblock(HOME).seed_of(uid),
             dropping: false,
-            entry: free_entry(&all)?,
+            entry: reserved.entry(),
         };
-        let mut batch = span.batch();
-        write_entry(pool, span, &mut batch, &info);
-        batch.post().await?;
+        reserved.publish(span, &info).await?;
         Ok(info)
     }))
     .await
 }
 
-fn free_entry(all: &[IndexInfo]) -> Result<u64, PoolError> {
-    let free = (0..CATALOG_ENTRIES).find(|i| all.iter().all(|info| info.entry != *i));
-    free.ok_or(PoolError::CatalogFull(CATALOG_ENTRIES as usize))
-}
-
-/// Adds the WRITEs of an entry that was empty to the batch. The state is written last (G4).
-fn write_entry(pool: &Pool, span: &Span, batch: &mut Batch<'_>, info: &IndexInfo) {
-    let mut entry = CatalogEntry::new_zeroed();
-    entry.uid = info.uid;
-    entry.kind = info.kind;
-    entry.version = info.version;
-    entry.root = info.root.to_bits();
-    entry.name_len = info.name.len() as u32;
-    entry.name.iter_mut().zip(info.name.as_bytes()).for_each(|(to, byte)| *to = *byte);
-    entry.config_version = info.config_version;
-    entry.config_len = info.config.len() as u32;
-    entry.config.iter_mut().zip(&info.config).for_each(|(to, byte)| *to = *byte);
-    entry.seed = info.seed;
-    entry.checksum = entry.expected_checksum();
-    let at = pool.geometry(HOME).entry(info.entry);
-    batch.write(at.add(8), span.endpoint().buf_from(&entry.as_bytes()[8..]));
-    batch.write_words(at, &[entry_state(info.uid, ENTRY_READY)]);
-}
-
 /// Gives the name of `old` to its copy, which was made under [`copy_name`], and marks `old` as being dropped.
 ///
-/// Exactly one of the two has the name at every moment, even if this client crashes: the first WRITE with an effect
-/// sets the state of a third entry, which has the name of `old` and the larger uid of `copy`. Fails, and changes
+/// Exactly one of the two has the name at every moment, even if this client crashes: the CAS that decides sets the state
+/// of a third entry, which has the name of `old` and the larger uid of `copy`. Fails, and changes
 /// nothing, if `old` or `copy` is not in the catalog any more, or if `still` fails, which is called last.
 pub async fn replace(
     session: &Session,
@@ -332,23 +273,28 @@ pub async fn replace(
 ) -> Result<IndexInfo, PoolError> {
     let pool = session.pool();
     cold(locked(session, span, async || {
-        let all = list(pool, span).await?;
-        for wanted in [old, copy] {
-            if !all.iter().any(|info| info == wanted && !info.dropping) {
-                return Err(PoolError::NoSuchIndex(wanted.name.clone()));
-            }
-        }
+        let both_there = |all: &[IndexInfo]| {
+            let gone = [old, copy].into_iter().find(|wanted| !all.iter().any(|info| info == *wanted && !info.dropping));
+            gone.map_or(Ok(()), |gone| Err(PoolError::NoSuchIndex(gone.name.clone())))
+        };
+        both_there(&Catalog::read(pool, span).await?.whole()?.indexes)?;
         if copy.uid <= old.uid {
             let what = format!("index {} is a copy of index {}, and has no larger number", copy.uid, old.uid);
             return Err(PoolError::Corrupt { at: pool.geometry(HOME).entry(copy.entry), what });
         }
-        let info = IndexInfo { name: old.name.clone(), entry: free_entry(&all)?, ..copy.clone() };
-        still().await?;
+        let reserved = Reservation::take(session, span, copy.uid, both_there).await?;
+        let info = IndexInfo { name: old.name.clone(), entry: reserved.entry(), ..copy.clone() };
+        if let Err(error) = still().await {
+            reserved.withdraw(span).await?;
+            return Err(error);
+        }
+        // From here on the name belongs to the copy.
+        reserved.publish(span, &info).await?;
+        // The entries that are now superseded are removed.
         let mut batch = span.batch();
-        write_entry(pool, span, &mut batch, &info);
-        // From here on the name belongs to the copy. The other two WRITEs remove the entries that are now superseded.
-        batch.write_words(pool.geometry(HOME).entry(copy.entry), &[ENTRY_EMPTY]);
-        batch.write_words(pool.geometry(HOME).entry(old.entry), &[entry_state(old.uid, ENTRY_DROPPING)]);
+        let [copy_at, old_at] = [copy, old].map(|info| pool.geometry(HOME).entry(info.entry));
+        batch.cas(copy_at, entry_state(copy.uid, ENTRY_READY), ENTRY_EMPTY);
+        batch.cas(old_at, entry_state(old.uid, ENTRY_READY), entry_state(old.uid, ENTRY_DROPPING));
         batch.post().await?;
         Ok(info)
     }))
@@ -373,10 +319,13 @@ pub async fn begin_drop(session: &Session, span: &Span, info: &IndexInfo) -> Res
         if found.uid != info.uid {
             return Err(PoolError::NoSuchIndex(info.name.clone()));
         }
-        let info = found;
-        let at = session.pool().geometry(HOME).entry(info.entry);
-        span.write(at, session.endpoint().buf_from_words(&[entry_state(info.uid, ENTRY_DROPPING)])).await?;
-        Ok(IndexInfo { dropping: true, ..info })
+        let at = session.pool().geometry(HOME).entry(found.entry);
+        let [ready, dropping] = [ENTRY_READY, ENTRY_DROPPING].map(|is| entry_state(found.uid, is));
+        match span.cas(at, ready, dropping).await? {
+            old if old == ready => Ok(IndexInfo { dropping: true, ..found }),
+            // An operation of this client that was given up has dropped it meanwhile.
+            _ => Err(PoolError::NoSuchIndex(info.name.clone())),
+        }
     }))
     .await
 }
@@ -388,7 +337,7 @@ pub async fn end_drop(session: &Session, span: &Span, info: &IndexInfo) -> Resul
         // The state may say "ready" where another entry has taken the name.
         let state = first_word(&span.read(at, 8).await?);
         if [ENTRY_READY, ENTRY_DROPPING].map(|is| entry_state(info.uid, is)).contains(&state) {
-            span.write(at, session.endpoint().buf_from_words(&[ENTRY_EMPTY])).await?;
+            span.cas(at, state, ENTRY_EMPTY).await?;
         }
         Ok(())
     }))

@@ -18,7 +18,7 @@ use crate::retire_list::RetireList;
 use farindex_fabric::{Endpoint, FabricError, Identity};
 use node_cells::NodeCells;
 use std::any::{Any, TypeId};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -66,6 +66,10 @@ pub struct Client {
     slots_before: Vec<u64>,
     /// Raised while an operation of this client works in the catalog.
     cataloguing: AtomicBool,
+    /// How many times its operations have tried to take the catalog's lock.
+    takings: AtomicU64,
+    /// The indexes whose entry in the catalog operations of this client have reserved, as long as a verb of them may land.
+    in_doubt: Mutex<BTreeSet<u64>>,
     /// This client's intent cells, for each node.
     intents: Vec<NodeCells>,
     /// Heartbeats of the other clients.
@@ -190,6 +194,15 @@ impl Client {
     /// Enters the catalog; `None` while another operation of this client is in it.
     pub(crate) fn enter_catalog(&self) -> Option<FlagGuard<'_>> {
         FlagGuard::raise(&self.cataloguing)
+    }
+
+    /// A number that no earlier attempt of this client to take the catalog's lock has.
+    pub(crate) fn next_taking(&self) -> u64 {
+        self.takings.fetch_add(1, Ordering::Relaxed)
+    }
+    /// The indexes whose reserved entries in the catalog verbs of this client may still change.
+    pub(crate) fn in_doubt(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        lock(&self.in_doubt)
     }
 
     /// Memory that closed sessions could not free.

@@ -34,6 +34,8 @@ pub enum Fault {
     KeepsFreeChunks,
     /// A session keeps whatever it has freed.
     KeepsSurplus,
+    /// A creation leaves the reservations of others in the catalog as they are (docs/bugs/233).
+    KeepsReservations,
     /// A client that finds no vacant slot evicts nobody.
     RegistersOnly,
     /// Who waits for a lock takes those that try to get it for its holders (docs/bugs/162).

@@ -9,8 +9,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// "FARINDEX" in ASCII.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"FARINDEX");
-/// Version of everything in this module. Version 5 counts renewals of expired leases in the state of a client slot.
-pub const FORMAT_VERSION: u64 = 6;
+/// Version of everything in this module. Version 7 reserves an entry of the catalog before it is written.
+pub const FORMAT_VERSION: u64 = 7;
 
 /// The constant part of a node's first bytes. Pool creation writes it once; every client checks it when it opens the
 /// pool.
@@ -155,7 +155,8 @@ pub const INTENT_LEN: u64 = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct CatalogEntry {
-    /// [`ENTRY_EMPTY`], or the uid and what is so of its index: see [`entry_state`]. Written last.
+    /// [`ENTRY_EMPTY`], or the uid and what is so of its index: see [`entry_state`], [`reserved_state`] and
+    /// [`given_up_state`]. Changed by CAS alone.
     pub state: u64,
     /// xxh3-64 of all bytes after it.
     pub checksum: u64,
@@ -185,14 +186,14 @@ pub struct CatalogEntry {
     pub room: [u8; 120],
 }
 
-/// The entry names no index.
+/// The entry names no index, and may be reserved for one.
 pub const ENTRY_EMPTY: u64 = 0;
 /// The index can be opened.
 pub const ENTRY_READY: u64 = 1;
 /// The index is being dropped. No client can open it; its memory is freed once no operation uses it.
 pub const ENTRY_DROPPING: u64 = 2;
-/// The largest uid: two bits of a state say whether its index is ready or being dropped.
-pub const MAX_UID: u64 = u64::MAX >> 2;
+/// The largest uid. Then no state is near to a [reservation](reserved_state): damage does not turn one into the other.
+pub const MAX_UID: u64 = u64::MAX >> 26;
 
 /// Returns the state of an entry that names the index `uid`, which is [`ENTRY_READY`] or [`ENTRY_DROPPING`].
 ///
@@ -200,6 +201,22 @@ pub const MAX_UID: u64 = u64::MAX >> 2;
 /// index that has gone, and whose checksum is right: the two uids tell them apart.
 pub const fn entry_state(uid: u64, is: u64) -> u64 {
     uid << 2 | is
+}
+/// Returns the state of an entry that names no index yet: the creator of the index `uid` has it, and is writing its bytes.
+pub const fn reserved_state(uid: u64) -> u64 {
+    !entry_state(uid, ENTRY_READY)
+}
+/// Returns the state of an entry whose reservation was given up: it names no index, and its creator may still write its
+/// bytes.
+pub const fn given_up_state(uid: u64) -> u64 {
+    !entry_state(uid, ENTRY_DROPPING)
+}
+/// Returns for which uid an entry with this state is reserved, or was before that was given up; `None` if it is not a state
+/// of either kind.
+pub fn reserved_for(state: u64) -> Option<u64> {
+    let uid = !state >> 2;
+    let known = state == reserved_state(uid) || state == given_up_state(uid);
+    (known && (1..=MAX_UID).contains(&uid)).then_some(uid)
 }
 /// Longest name of an index, in bytes.
 pub const MAX_NAME: usize = 72;

@@ -10,6 +10,7 @@ use crate::PoolError;
 use crate::alloc::chunks::all_chunks;
 use crate::alloc::classes;
 use crate::audit::{Audit, PAGE};
+use crate::catalog::reservation;
 use crate::layout::{BITMAP_WORDS, ChunkUse, bitmap_word, header, header_word};
 use crate::session::Session;
 use farindex_fabric::cold;
@@ -36,7 +37,7 @@ impl Audit {
         self.pages.get(&(at.to_bits() / PAGE)).is_some_and(|page| page.starts >> bit & 1 == 1)
     }
 
-    /// Frees all memory that was not [reached](Self::reach) and is not free, if no other client was registered since
+    /// Frees the catalog's entries that failed creations have left, and all memory that was not [reached](Self::reach) and is not free, if no other client was registered since
     /// [`begin`](Self::begin). The walk must have reached *every* object of *every* index, indexes that are being
     /// dropped included. If the walk found a problem, nothing is freed: it may have missed objects.
     pub async fn reclaim(self, session: &Session, span: &Span) -> Result<Reclaimed, PoolError> {
@@ -50,6 +51,7 @@ impl Audit {
         for node in session.pool().nodes() {
             nodes.push(all_chunks(session.pool(), span, node).await?);
         }
+        let left = reservation::left(session, span).await?;
         let (others, undisturbed) = self.other_clients(session, span).await?;
         // Clients that are gone must have been evicted, too.
         let alone = undisturbed && others.is_empty() && session.holds_nothing() && !self.is_outdated(session);
@@ -106,6 +108,7 @@ impl Audit {
                 chunk += step;
             }
         }
+        reservation::free_left(session, span, left).await?;
         Ok(done)
     }
 }

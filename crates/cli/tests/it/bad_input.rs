@@ -181,7 +181,7 @@ fn files_that_are_no_pool() {
     let damaged = dir.pool("damaged", "8MiB");
     write(&damaged, 56, &[1, 2, 3]);
     let version = dir.pool("version", "8MiB");
-    write(&version, 8, &7u64.to_le_bytes());
+    write(&version, 8, &8u64.to_le_bytes());
     let none = dir.path("none");
     for command in [&["pool", "stat"][..], &["pool", "check"], &["index", "list"]] {
         let on = |path, code, part| {
@@ -199,7 +199,7 @@ fn files_that_are_no_pool() {
             on(text(&empty), 3, "it is empty"),
             on(text(&truncated), 3, "truncated?"),
             on(text(&damaged), 3, "its checksum is wrong"),
-            on(text(&version), 3, "has format version 7, this program reads version 6"),
+            on(text(&version), 3, "has format version 8, this program reads version 7"),
         ]);
     }
     judge(&[

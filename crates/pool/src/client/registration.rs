@@ -63,6 +63,8 @@ impl Client {
                         in_tasks: AtomicBool::new(false),
                         slots_before,
                         cataloguing: AtomicBool::new(false),
+                        takings: AtomicU64::new(0),
+                        in_doubt: Mutex::default(),
                         pins: Mutex::default(),
                         opened: AtomicU64::new(0),
                         orphans: Mutex::default(),

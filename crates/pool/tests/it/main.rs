@@ -12,4 +12,5 @@ mod intents;
 mod lock;
 mod open;
 mod replace;
+mod reservations;
 mod takeover;

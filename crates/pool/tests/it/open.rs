@@ -80,13 +80,13 @@ fn open_refuses_every_bad_pool_with_its_reason() {
         "the superblock of memory node 1 is damaged: its checksum is wrong; restore the pool from a copy or create it anew"
     );
 
-    for version in [3, 7] {
+    for version in [3, 8] {
         let other = copy(&good, &[0, 1], LEN);
         poke(&other, at(0).add(8), &[version]);
         assert_eq!(
             refusal(&other),
             format!(
-                "the pool has format version {version}, this program reads version 6; use the farindex release that \
+                "the pool has format version {version}, this program reads version 7; use the farindex release that \
                  wrote it, or dump and reload"
             )
         );
