@@ -223,7 +223,7 @@ fn many_upserts_are_two_batches_and_a_cas_for_each() {
             bytes_written: 15 * 64,
             ..NOTHING
         };
-        assert_eq!(budget(&cost), expected);
+        assert_eq!((cost.ops, budget(&cost)), (15, expected));
     });
 }
 

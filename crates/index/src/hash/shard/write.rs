@@ -120,6 +120,7 @@ impl Shard {
 
     /// Sets the values of the first pairs, at least one, and appends their outcomes.
     async fn write_some(&self, pairs: &[(&[u8], &[u8])], outcomes: &mut Vec<Result<Upsert, IndexError>>) {
+        // It counts all drafts, and goes on as that of the first upsert.
         let span = self.session.span(OpKind::Upsert);
         let mut drafts = Vec::with_capacity(pairs.len().min(MAX_SHARED));
         for (key, value) in pairs.iter().take(MAX_SHARED) {
@@ -131,7 +132,7 @@ impl Shard {
             }
         }
         let first = outcomes.len();
-        match self.look_together(&mut drafts).await {
+        match self.look_together(span, &mut drafts).await {
             Ok(mut prepared) => {
                 for (draft, prepared) in drafts.iter_mut().zip(&mut prepared) {
                     let Some(wrote) = prepared.change(draft).await.transpose() else { break };
@@ -157,11 +158,16 @@ impl Shard {
         }
     }
 
-    /// Writes the blocks of upserts, and looks up their keys.
-    async fn look_together<'a>(&'a self, drafts: &mut [Draft<'a>]) -> Result<Vec<Prepared<'a>>, IndexError> {
+    /// Writes the blocks of upserts, and looks up their keys. `span` is that of the first upsert.
+    async fn look_together<'a>(
+        &'a self,
+        span: Span,
+        drafts: &mut [Draft<'a>],
+    ) -> Result<Vec<Prepared<'a>>, IndexError> {
         let mut all = Vec::with_capacity(drafts.len());
+        let mut first = Some(span);
         for draft in drafts.iter() {
-            let pin = self.session.pin(self.session.span(OpKind::Upsert))?;
+            let pin = self.session.pin(first.take().unwrap_or_else(|| self.session.span(OpKind::Upsert)))?;
             all.push(Prepared { op: Op::new(self, draft.table, pin, draft.hash, draft.key), hit: None });
         }
         for Prepared { op, .. } in &mut all {
