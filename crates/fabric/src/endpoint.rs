@@ -23,6 +23,7 @@ use crate::meter::{Class, Counters, Meter, OpKind};
 use crate::timer::{Sleep, Timers};
 use crate::transport::{Capabilities, Completions, Identity, Post, Transport};
 use crate::{Buf, Chain, Driver, FabricError, Idle, NodeId, RemotePtr, Verb, VerbKind};
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
@@ -225,6 +226,25 @@ impl Endpoint {
             pause = (pause * 2).min(Duration::from_millis(1));
         }
     }
+    /// Number of batches so far that change memory and have failed. Whatever they name may still change (N7), until this client
+    /// is revoked.
+    #[inline]
+    pub fn doubtful(&self) -> u64 {
+        self.inner.flights.borrow().doubtful()
+    }
+    /// Has all that operations of this endpoint have posted and left taken effect, or never will? That is, no further batch has
+    /// failed since there were `doubtful` ones, and none is in flight that changes memory and whose future was dropped.
+    #[inline]
+    pub fn has_landed(&self, doubtful: u64) -> bool {
+        let flights = self.inner.flights.borrow();
+        flights.doubtful() == doubtful && !flights.has_abandoned()
+    }
+    /// Holds a value until all batches have ended that are in flight now, change memory, and whose futures were dropped. Like
+    /// [`Batch::post_holding`], it never drops the value if one of them fails.
+    pub fn hold_by_abandoned(&self, held: Rc<dyn Any>) {
+        let unused = self.inner.flights.borrow_mut().hold_by_abandoned(held);
+        drop(unused);
+    }
     /// Returns the fabric's capabilities.
     pub fn capabilities(&self) -> Capabilities {
         self.inner.transport.borrow().capabilities()
@@ -298,7 +318,7 @@ impl Endpoint {
         let node = chain.first().map_or(NodeId::new(0), Verb::node);
         let mut flights = self.inner.flights.borrow_mut();
         let mut transport = self.inner.transport.borrow_mut();
-        let id = flights.open();
+        let id = flights.open(chain.iter().any(|verb| verb.kind.changes()));
         match transport.post(id, std::mem::take(chain)) {
             Post::Done(ended, result) => {
                 flights.close(id);

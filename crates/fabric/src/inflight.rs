@@ -1,11 +1,13 @@
 //! The batches of one endpoint that are in flight.
 //!
 //! Invariants: a batch ends once, by its completion or by its deadline, whichever is first; what comes in for it later
-//! is recognised, counted and dropped, even when its place has been used again.
+//! is recognised, counted and dropped, even when its place has been used again. What a batch holds is dropped when nothing of it
+//! can land any more, and never if it has failed.
 
 use crate::{Chain, FabricError, NodeId};
 use std::any::Any;
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
@@ -46,6 +48,10 @@ struct Flight {
     failure: Failure,
     /// While it is unwatched.
     held: Option<Box<dyn Any>>,
+    /// It has a verb that changes memory.
+    changes: bool,
+    /// Its future was dropped while it was in flight, and it changes memory.
+    abandoned: bool,
 }
 
 /// All batches in flight of one endpoint. A batch's number is (generation, place).
@@ -66,20 +72,24 @@ pub(crate) struct Inflight {
     released: Vec<Box<dyn Any>>,
     /// Batches in flight that hold something.
     holding: usize,
+    /// Batches in flight whose futures were dropped, and that change memory.
+    abandoned: usize,
+    /// Batches that change memory and have failed.
+    doubtful: u64,
     /// When the transport will wake the endpoint, for the deadline of its oldest batch.
     armed: Option<Duration>,
 }
 
 impl Inflight {
     #[inline]
-    pub(crate) fn open(&mut self) -> u64 {
+    pub(crate) fn open(&mut self, changes: bool) -> u64 {
         self.opened += 1;
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push(Flight::default());
             self.places.len() as u32 - 1
         });
         let flight = &mut self.places[place as usize];
-        flight.state = State::Waiting;
+        (flight.state, flight.changes, flight.abandoned) = (State::Waiting, changes, false);
         u64::from(flight.generation) << 32 | u64::from(place)
     }
     #[inline]
@@ -166,8 +176,11 @@ impl Inflight {
             Some(flight) if flight.state == State::Waiting => {
                 flight.state = State::Done;
                 flight.chain = chain;
+                let doubtful = flight.changes && failure.is_some();
                 flight.failure = failure;
-                flight.waker.take()
+                let waker = flight.waker.take();
+                self.doubtful += u64::from(doubtful);
+                waker
             }
             _ => {
                 self.settle_unwatched(id, failure);
@@ -183,6 +196,7 @@ impl Inflight {
             self.strays += 1;
             return;
         };
+        let (changes, abandoned) = (flight.changes, std::mem::take(&mut flight.abandoned));
         if let Some(held) = flight.held.take() {
             self.holding -= 1;
             match failure {
@@ -191,6 +205,8 @@ impl Inflight {
                 Some(_) => std::mem::forget(held),
             }
         }
+        self.doubtful += u64::from(changes && failure.is_some());
+        self.abandoned -= usize::from(abandoned);
         self.close(id);
     }
 
@@ -253,6 +269,30 @@ impl Inflight {
             }
         }
     }
+    /// Lets the batches in flight whose futures were dropped, and that change memory, hold a value until all of them have ended.
+    /// If there is none, the value is returned.
+    pub(crate) fn hold_by_abandoned(&mut self, held: Rc<dyn Any>) -> Option<Rc<dyn Any>> {
+        if self.abandoned == 0 {
+            return Some(held);
+        }
+        for flight in self.places.iter_mut().filter(|flight| flight.abandoned) {
+            self.holding += usize::from(flight.held.is_none());
+            let held = Rc::clone(&held);
+            flight.held = Some(match flight.held.take() {
+                Some(others) => Box::new((others, held)),
+                None => Box::new(held),
+            });
+        }
+        None
+    }
+    /// Are there any such batches?
+    pub(crate) fn has_abandoned(&self) -> bool {
+        self.abandoned > 0
+    }
+    /// Number of batches so far that change memory and have failed: they may land yet (N7).
+    pub(crate) fn doubtful(&self) -> u64 {
+        self.doubtful
+    }
     fn drop_result(&mut self, id: u64) {
         if let Some(flight) = self.get(id) {
             (flight.chain, flight.failure) = (Chain::new(), None);
@@ -268,13 +308,16 @@ impl Inflight {
         std::mem::take(&mut self.released)
     }
 
-    /// No future waits for the batch any more. The caller drops the waker.
-    pub(crate) fn forget(&mut self, id: u64) -> Option<Waker> {
+    /// No future waits for the batch any more. `abandoned`: one would have. The caller drops the waker.
+    pub(crate) fn forget(&mut self, id: u64, abandoned: bool) -> Option<Waker> {
         let flight = self.get(id)?;
         match flight.state {
             State::Waiting => {
                 flight.state = State::Unwatched;
-                flight.waker.take()
+                flight.abandoned = abandoned && flight.changes;
+                let (abandoned, waker) = (flight.abandoned, flight.waker.take());
+                self.abandoned += usize::from(abandoned);
+                waker
             }
             State::Done => {
                 self.drop_result(id);

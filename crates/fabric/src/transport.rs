@@ -96,7 +96,8 @@ pub struct Traffic {
 /// One connection. Not shared between threads.
 pub trait Transport {
     /// Takes a chain. Never blocks, and never fails for lack of room: the transport handles a full send queue. It may
-    /// collect chains, to send several together, until it is asked to [`flush`](Self::flush) or to make progress.
+    /// collect chains, to send several together, until it is asked to [`flush`](Self::flush) or to make progress. Nothing lands
+    /// later of a chain that is done at once, with an error or without.
     fn post(&mut self, id: u64, chain: Chain) -> Post;
     /// Carries a chain out at once and in place, where verbs take no time: mapped memory does. `None` where a chain is
     /// to be [posted](Self::post); then it is as it was. Unlike a posted chain, this one never moves. The error is behind a
@@ -149,6 +150,11 @@ pub trait Transport {
     }
     /// No future waits for the chain that was posted under `id` (N5). For fabrics that look for bugs.
     fn detached(&mut self, id: u64) {
+        let _ = id;
+    }
+    /// The future that waited for the chain posted under `id` was dropped, in whatever state the chain is. For fabrics that look
+    /// for bugs.
+    fn abandoned(&mut self, id: u64) {
         let _ = id;
     }
     /// Returns what registers the endpoint's buffers, where hardware reads and fills them. Called once.

@@ -62,6 +62,13 @@ pub struct Verb {
     pub kind: VerbKind,
 }
 
+impl VerbKind {
+    /// May it change memory?
+    pub fn changes(&self) -> bool {
+        !matches!(self, VerbKind::Read(_) | VerbKind::Revoke(_))
+    }
+}
+
 impl Verb {
     /// Bytes it touches in far memory.
     #[inline]

@@ -18,7 +18,7 @@ use crate::retire_list::RetireList;
 use farindex_fabric::{Endpoint, FabricError, Identity};
 use node_cells::NodeCells;
 use std::any::{Any, TypeId};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -68,8 +68,6 @@ pub struct Client {
     cataloguing: AtomicBool,
     /// How many times its operations have tried to take the catalog's lock.
     takings: AtomicU64,
-    /// The indexes whose entry in the catalog operations of this client have reserved, as long as a verb of them may land.
-    in_doubt: Mutex<BTreeSet<u64>>,
     /// This client's intent cells, for each node.
     intents: Vec<NodeCells>,
     /// Heartbeats of the other clients.
@@ -200,10 +198,6 @@ impl Client {
     pub(crate) fn next_taking(&self) -> u64 {
         self.takings.fetch_add(1, Ordering::Relaxed)
     }
-    /// The indexes whose reserved entries in the catalog verbs of this client may still change.
-    pub(crate) fn in_doubt(&self) -> MutexGuard<'_, BTreeSet<u64>> {
-        lock(&self.in_doubt)
-    }
 
     /// Memory that closed sessions could not free.
     pub(crate) fn orphans(&self) -> MutexGuard<'_, RetireList> {
@@ -230,9 +224,13 @@ impl Client {
     pub(crate) fn sessions_opened(&self) -> u64 {
         self.opened.load(Ordering::SeqCst)
     }
-    /// Returns whether detached verbs of closed sessions may still land. For a client whose sessions are all closed.
+    /// Returns whether verbs of closed sessions may still land. For a client whose sessions are all closed.
     pub(crate) fn has_detached_verbs(&self) -> bool {
-        self.has_cells_in_use() || lock(&self.pins).iter().any(|pin| pin.is_closed() && pin.get().is_some())
+        self.has_cells_in_use() || self.has_pins_of_closed_sessions()
+    }
+    /// Returns whether verbs of closed sessions may still land, apart from those that clear intents.
+    pub(crate) fn has_pins_of_closed_sessions(&self) -> bool {
+        lock(&self.pins).iter().any(|pin| pin.is_closed() && pin.get().is_some())
     }
 }
 

@@ -12,6 +12,9 @@
 //! * **E3** Once a client knows `G >= tag + 2`, every client has published `tag + 1`, so all operations of E2 have
 //!   ended: the grace period has elapsed, and the memory can be reused. This is [`grace_period_elapsed`].
 //!
+//! A pin ends when no verb of its operation may change memory any more: with the operation, or later if it was given up, and
+//! never if such a verb has failed (`Session::unpin_later`).
+//!
 //! A published value is a fact about the past, so a late WRITE of it (N5) can only delay other clients. A client
 //! without running operations publishes through its heartbeat thread, so an idle client delays no other. A crashed
 //! client does, until its lease has expired and it is revoked.

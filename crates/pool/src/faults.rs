@@ -36,6 +36,8 @@ pub enum Fault {
     KeepsSurplus,
     /// A creation leaves the reservations of others in the catalog as they are (docs/bugs/233).
     KeepsReservations,
+    /// A pin ends with its operation, also while a batch that was given up is in flight, or has failed and may land.
+    UnpinsEarly,
     /// A client that finds no vacant slot evicts nobody.
     RegistersOnly,
     /// Who waits for a lock takes those that try to get it for its holders (docs/bugs/162).

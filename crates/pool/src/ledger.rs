@@ -2,7 +2,8 @@
 //!
 //! Invariants: a ledger belongs to a thread, and counts what all clients of one pool do on that thread. An object that was
 //! retired is freed only when all pins that were there when it was retired have ended (E2, E3), except pins of clients that
-//! were evicted: their verbs take no effect any more. The ledger knows no epochs: it compares moments.
+//! were evicted: their verbs take no effect any more. The ledger knows no epochs: it compares moments. Nor is an object freed
+//! while a verb is in flight that may still change it, if a fabric can tell.
 
 use farindex_fabric::RemotePtr;
 use std::cell::RefCell;
@@ -15,7 +16,7 @@ struct Group {
     count: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Ledger {
     now: u64,
     /// By the session's pins (their address) and the epoch.
@@ -27,13 +28,23 @@ struct Ledger {
     retired: BTreeMap<u64, u64>,
     problems: Vec<String>,
     freed: u64,
+    /// Describes a verb that may still change these bytes.
+    may_change: Option<Box<MayChange>>,
 }
+
+/// Describes a verb that may still change so many bytes from an address on, if there is one.
+pub type MayChange = dyn Fn(RemotePtr, u64) -> Option<String>;
 
 thread_local!(static LEDGER: RefCell<Option<Ledger>> = const { RefCell::new(None) });
 
 /// Opens a ledger for the pool that this thread's clients use from now on.
 pub fn open() {
     LEDGER.set(Some(Ledger::default()));
+}
+
+/// Has the ledger ask this for each object that is freed for reuse.
+pub fn ask(may_change: Box<MayChange>) {
+    with(|ledger| ledger.may_change = Some(may_change));
 }
 
 /// Closes the ledger; returns how many retired objects were freed, and what was wrong.
@@ -102,9 +113,12 @@ pub(crate) fn retired(ptr: RemotePtr) {
 }
 
 /// An object that was retired is free for reuse.
-pub(crate) fn freed(ptr: RemotePtr) {
+pub(crate) fn freed(ptr: RemotePtr, bytes: u64) {
     with(|ledger| {
         ledger.freed += 1;
+        if let Some(verb) = ledger.may_change.as_ref().and_then(|may_change| may_change(ptr, bytes)) {
+            ledger.problems.push(format!("{ptr} is free for reuse while {verb} may still change it"));
+        }
         let Some(at) = ledger.retired.remove(&ptr.to_bits()) else { return };
         if let Some(((_, epoch), _)) = ledger.groups.iter().find(|(_, group)| group.began < at) {
             let what = format!("{ptr} is free for reuse while an operation pinned at {epoch} may still read it");

@@ -1,10 +1,10 @@
 //! Reclaims leaked memory: objects that are neither reachable nor free, because crashed clients had them in their free
 //! lists or retire lists, or had allocated them and not linked them yet.
 //!
-//! Invariants: nothing is freed unless no other client was registered from the beginning of the walk. Then every client
-//! that had such memory has left, or was revoked before its slot was freed (see [`lease`](crate::lease)), so no verb of
-//! it can land in that memory. Blocks are freed by the usual FAA, and a span from its last chunk to its head, so a
-//! crash during reclamation leaves less to reclaim.
+//! Invariants: nothing is freed unless no other client was registered from the beginning of the walk, and all that this
+//! client has posted has landed. Then every client that had such memory has left, or was revoked before its slot was freed
+//! (see [`lease`](crate::lease)), so no verb can land in that memory. Blocks are freed by the usual FAA, and a span from its
+//! last chunk to its head, so a crash during reclamation leaves less to reclaim.
 
 use crate::PoolError;
 use crate::alloc::chunks::all_chunks;
@@ -20,7 +20,8 @@ use farindex_fabric::{NodeId, RemotePtr, Span};
 /// The result of a reclamation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reclaimed {
-    /// True if no other client was registered and the walk found no problem. Otherwise nothing was freed.
+    /// True if no other client was registered, no verb that this client has left may land any more, and the walk found no problem.
+    /// Otherwise nothing was freed.
     pub alone: bool,
     /// Number of freed blocks.
     pub blocks: u64,
@@ -55,6 +56,8 @@ impl Audit {
         let (others, undisturbed) = self.other_clients(session, span).await?;
         // Clients that are gone must have been evicted, too.
         let alone = undisturbed && others.is_empty() && session.holds_nothing() && !self.is_outdated(session);
+        // What operations of this client have left may still land in memory that nobody reaches.
+        let alone = alone && session.endpoint().has_landed(0) && !session.client().has_pins_of_closed_sessions();
         let is_complete = self.problems.is_empty() && !self.incomplete;
         let mut done = Reclaimed { alone: alone && is_complete, ..Reclaimed::default() };
         if !done.alone {

@@ -13,9 +13,10 @@ use crate::alloc::search::{Counters, Hints};
 use crate::alloc::{self, FreeList, classes};
 use crate::client::Client;
 use crate::epoch::{OldestPin, Pins, tag};
+use crate::faults::{Fault, planted};
 use crate::pool::zero;
 use crate::retire_list::Retired;
-use crate::{Pool, PoolError, Waited};
+use crate::{Pool, PoolError, Waited, mark};
 use farindex_fabric::{Endpoint, FabricError, NodeId, OpKind, RemotePtr, Span, cold};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -111,7 +112,22 @@ impl Session {
             return Err(PoolError::LeaseLost);
         }
         let epoch = self.pins.pin(self.client.epoch_word());
-        Ok(Pin { pinned: Pinned { session: self, epoch }, span })
+        Ok(Pin { pinned: Pinned { session: self, epoch, doubtful: self.endpoint.doubtful() }, span })
+    }
+
+    /// Removes the pin of an operation when none of its verbs can land any more: after the batches in flight that nobody awaits any
+    /// more, and never if another batch has failed since there were `doubtful` ones (N7). Then this client holds the epoch up until
+    /// it has left.
+    #[cold]
+    fn unpin_later(&self, epoch: u64, doubtful: u64) {
+        let pins = Rc::clone(&self.pins);
+        if self.endpoint.doubtful() != doubtful {
+            mark!("pin: stays after a failed batch");
+            // The client must see the pin after the session has gone.
+            return std::mem::forget(pins);
+        }
+        mark!("pin: stays for batches whose operation was given up");
+        self.endpoint.hold_by_abandoned(Rc::new(Hold { pins, epoch }));
     }
 
     fn chunks(&self, node: NodeId) -> Chunks<'_> {
@@ -408,6 +424,11 @@ impl Client {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        // What was posted without a pin may land as well.
+        if !self.endpoint.has_landed(0) {
+            let epoch = self.pins.pin(self.client.epoch_word());
+            self.unpin_later(epoch, 0);
+        }
         self.pins.close();
         let mut orphans = self.client.orphans();
         orphans.retired.append(self.retired.get_mut());
@@ -430,6 +451,8 @@ pub struct Pin<'s> {
 struct Pinned<'s> {
     session: &'s Session,
     epoch: u64,
+    /// Batches of this thread that have failed before, and may land yet.
+    doubtful: u64,
 }
 
 impl<'s> Pin<'s> {
@@ -476,7 +499,11 @@ impl Drop for Hold {
 }
 
 impl Drop for Pinned<'_> {
+    #[inline]
     fn drop(&mut self) {
-        self.session.pins.unpin(self.epoch);
+        match self.session.endpoint.has_landed(self.doubtful) || planted(Fault::UnpinsEarly) {
+            true => self.session.pins.unpin(self.epoch),
+            false => self.session.unpin_later(self.epoch, self.doubtful),
+        }
     }
 }

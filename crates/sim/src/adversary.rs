@@ -149,3 +149,18 @@ pub(crate) fn delay_detached(swarm: &Swarm, rng: &mut SimRng, flight: &mut Fligh
         }
     }
 }
+
+/// Delays what has not taken effect of a flight that no coroutine awaits any more, or that fails. It completes all the same, with
+/// an error before that and without one after it.
+pub(crate) fn lag((odds, exponent): (u32, u32), rng: &mut SimRng, now: u64, flight: &mut Flight, stats: &mut Stats) {
+    if odds == 0 {
+        return;
+    }
+    for lane in flight.lanes.iter_mut().filter(|lane| lane.end > now && lane.delay == 0) {
+        if rng.chance(odds) {
+            lane.delay = rng.tail(exponent);
+            flight.lags = true;
+            stats.lagging += 1;
+        }
+    }
+}

@@ -78,6 +78,11 @@ impl Client {
     pub fn error_odds(&self, odds: u32) {
         self.set(|state| state.error_odds = odds);
     }
+    /// Lets each part of a batch whose coroutine has given it up take effect late with these odds (out of
+    /// [`ODDS`](crate::ODDS)), by less than 2 to `exponent` nanoseconds.
+    pub fn lag_odds(&self, odds: u32, exponent: u32) {
+        self.set(|state| state.lag_odds = (odds, exponent));
+    }
     /// Stalls the client once: it is stopped between two verbs of a batch until [`end_stall`](Self::end_stall), or as long as
     /// the stall may last. Replaces a stall that has not begun.
     pub fn stall(&self, stall: Stall) {

@@ -77,6 +77,8 @@ pub(crate) struct ClientState {
     pub(crate) freeze_odds: (u32, u32),
     /// Odds that a batch fails (N7).
     pub(crate) error_odds: u32,
+    /// Odds that a part of a batch lags that no coroutine awaits any more, and the exponent of its delay.
+    pub(crate) lag_odds: (u32, u32),
     pub(crate) stall: StallState,
     pub(crate) cpu: ClientCpu,
 }
@@ -97,6 +99,7 @@ impl ClientState {
             crash_in_batch: None,
             freeze_odds: (0, 0),
             error_odds: 0,
+            lag_odds: (0, 0),
             stall: StallState::default(),
             cpu: ClientCpu { host, busy_until: 0 },
         }

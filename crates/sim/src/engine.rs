@@ -4,7 +4,7 @@
 
 use crate::adversary;
 use crate::flight::Flight;
-use crate::queue::EventKind;
+use crate::queue::{Event, EventKind};
 use crate::report::{LogEvent, verb_name};
 use crate::world::{Mode, World};
 use farindex_fabric::transport::Post;
@@ -93,10 +93,14 @@ impl World {
         match mode {
             Mode::Adversary(swarm) => {
                 // The harness sees delays, but no errors.
-                let of_client = clients[conn.client as usize].error_odds;
-                let errors = (conn.client != 0).then_some(swarm.error.max(of_client));
+                let client = &clients[conn.client as usize];
+                let errors = (conn.client != 0).then_some(swarm.error.max(client.error_odds));
+                let lag_odds = client.lag_odds;
                 let mut scheduler = adversary::Scheduler { swarm, rng, queue, stats, now: *now };
                 scheduler.schedule(flight, state, &mut conn.skew, errors);
+                if state.fails {
+                    adversary::lag(lag_odds, rng, *now, state, stats);
+                }
             }
             Mode::Model(cluster) => {
                 cluster.send(*now, flight, state, &mut clients[conn.client as usize].cpu, queue);
@@ -114,6 +118,16 @@ impl World {
         let flight = latest.and_then(|latest| flights.get_mut(latest as usize));
         if let Some(flight) = flight.filter(|flight| flight.events > 0 && (flight.conn, flight.id) == (conn, id)) {
             adversary::delay_detached(swarm, rng, flight, stats);
+        }
+    }
+
+    /// No coroutine awaits this flight any more. What has not taken effect of it may do so much later, and it completes after that.
+    pub(crate) fn abandoned(&mut self, conn: u32, id: u64) {
+        let World { mode, rng, flights, stats, conns, clients, now, .. } = self;
+        let lag_odds = clients[conns[conn as usize].client as usize].lag_odds;
+        let found = flights.iter_mut().find(|flight| flight.events > 0 && (flight.conn, flight.id) == (conn, id));
+        if let (Mode::Adversary(_), Some(flight)) = (mode, found.filter(|flight| !flight.fails)) {
+            adversary::lag(lag_odds, rng, *now, flight, stats);
         }
     }
 
@@ -142,6 +156,9 @@ impl World {
                 self.end_stall(client, Some(stall));
             }
             EventKind::Complete { flight } => {
+                if self.completes_later(event, flight) {
+                    return true;
+                }
                 self.poll_completion(flight);
                 self.complete(flight);
             }
@@ -158,6 +175,17 @@ impl World {
             self.watch_slots();
         }
         true
+    }
+
+    /// Puts a completion off that comes before the effects of its flight, which lags.
+    fn completes_later(&mut self, event: Event, flight: u32) -> bool {
+        let state = &self.flights[flight as usize];
+        let later = state.lags && !state.fails && state.events > 1;
+        if later {
+            let last = state.lanes.iter().map(|lane| lane.end.saturating_add(lane.delay)).max();
+            self.queue.push(last.unwrap_or_default().max(self.now) + 1_000, event.kind);
+        }
+        later
     }
 
     fn close_event(&mut self, flight: u32) {

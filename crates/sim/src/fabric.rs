@@ -126,6 +126,9 @@ impl Transport for Connection {
     fn detached(&mut self, id: u64) {
         self.world.borrow_mut().detached(self.conn, id);
     }
+    fn abandoned(&mut self, id: u64) {
+        self.world.borrow_mut().abandoned(self.conn, id);
+    }
     fn progress(&mut self, completions: &mut dyn Completions) -> bool {
         let mut any = false;
         loop {

@@ -40,6 +40,8 @@ pub(crate) struct Plan {
     pub(crate) lane: u32,
     /// Number of pieces in which the verb takes effect; 1 if it is not torn.
     pub(crate) pieces: u32,
+    /// Those that have taken effect.
+    pub(crate) landed: u32,
     /// Selects which words belong to which piece.
     pub(crate) salt: u64,
     /// The verb is an atomic that reads and stores at two moments.
@@ -65,6 +67,8 @@ pub(crate) struct Flight {
     pub(crate) received: u64,
     /// The flight completes with an error, whatever takes effect.
     pub(crate) fails: bool,
+    /// A part of it is delayed because its coroutine has gone. It completes all the same.
+    pub(crate) lags: bool,
     /// Verbs from this number on wait until their client's stall ends, and so does the completion; `u32::MAX`: none.
     pub(crate) hold: u32,
 }
@@ -73,7 +77,8 @@ impl Flight {
     /// Takes a chain and sorts its verbs into lanes.
     pub(crate) fn open(&mut self, conn: u32, id: u64, chain: Chain) {
         (self.conn, self.id, self.chain) = (conn, id, chain);
-        (self.events, self.awaited, self.received, self.fails, self.hold) = (0, 0, 0, false, u32::MAX);
+        (self.events, self.awaited, self.received, self.hold) = (0, 0, 0, u32::MAX);
+        (self.fails, self.lags) = (false, false);
         self.lanes.clear();
         self.plans.clear();
         for verb in &self.chain {
@@ -86,6 +91,7 @@ impl Flight {
             self.plans.push(Plan {
                 lane: lane as u32,
                 pieces: 1,
+                landed: 0,
                 salt: 0,
                 races: false,
                 never_stores: false,
@@ -151,6 +157,7 @@ mod tests {
                 let plan = Plan {
                     lane: 0,
                     pieces: 2 + (salt % 4) as u32,
+                    landed: 0,
                     salt,
                     races: false,
                     never_stores: false,
@@ -167,7 +174,8 @@ mod tests {
     fn owner_of_a_word_is_a_remainder() {
         for pieces in [2, 3, 4, 5, 7, 8, 12] {
             for salt in (1..500u64).map(|n| n.wrapping_mul(0x5851_f42d_4c95_7f2d) | 1) {
-                let plan = Plan { lane: 0, pieces, salt, races: false, never_stores: false, work: Work::default() };
+                let plan =
+                    Plan { lane: 0, pieces, landed: 0, salt, races: false, never_stores: false, work: Work::default() };
                 let mut owners = [0; 150];
                 (0..pieces).for_each(|piece| plan.for_each_word(piece, 150, |word| owners[word] = piece));
                 for (word, owner) in owners.into_iter().enumerate() {
@@ -182,7 +190,8 @@ mod tests {
     #[test]
     fn pieces_of_a_salt_never_change() {
         let pieces_of = |salt| {
-            let plan = Plan { lane: 0, pieces: 3, salt, races: false, never_stores: false, work: Work::default() };
+            let plan =
+                Plan { lane: 0, pieces: 3, landed: 0, salt, races: false, never_stores: false, work: Work::default() };
             let mut owners = vec![0; 8];
             (0..3).for_each(|piece| plan.for_each_word(piece, 8, |word| owners[word] = piece));
             owners

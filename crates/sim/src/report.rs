@@ -223,6 +223,8 @@ pub struct Stats {
     pub crashes: u64,
     /// Parts of batches that a crash left incomplete (N7).
     pub cut: u64,
+    /// Parts of batches that took effect late because their coroutine had given them up.
+    pub lagging: u64,
     /// Parts of batches that took effect late, after their client's crash (N7).
     pub lingering: u64,
     /// Parts of batches that a revocation stopped (G6).

@@ -5,6 +5,7 @@
 
 use crate::client::{Client, ClientTask};
 use crate::fabric::{Shared, SimFabric};
+use crate::landing::InFlight;
 use crate::model::{Cluster, NicWork, Preset};
 use crate::queue::EventKind;
 use crate::report::{ClientStatus, Outcome, Report, Stats};
@@ -353,6 +354,10 @@ impl Sim {
     /// A handle that coroutines can hold to fail and restore memory nodes.
     pub fn node_control(&self) -> NodeControl {
         NodeControl { world: Rc::clone(&self.shared.world) }
+    }
+    /// A handle that tells what is in flight.
+    pub fn in_flight(&self) -> InFlight {
+        InFlight { world: Rc::clone(&self.shared.world) }
     }
 }
 

@@ -121,6 +121,8 @@ impl World {
     /// Carries out one verb. A racing atomic only reads its word.
     fn verb(&mut self, flight: u32, verb: u32) {
         let state = &mut self.flights[flight as usize];
+        let plan = &mut state.plans[verb as usize];
+        plan.landed = plan.pieces;
         let target = &mut state.chain[verb as usize];
         let (ptr, node, word) = (target.ptr, target.node().index(), first_word(target));
         let client = self.conns[state.conn as usize].client;
@@ -221,6 +223,7 @@ impl World {
     /// Carries out one piece of a torn READ or WRITE.
     fn piece(&mut self, flight: u32, verb: u32, piece: u32) {
         let state = &mut self.flights[flight as usize];
+        state.plans[verb as usize].landed += 1;
         let plan = state.plans[verb as usize];
         let target = &mut state.chain[verb as usize];
         let (ptr, first) = (target.ptr, first_word(target));
@@ -299,7 +302,7 @@ impl World {
         let node = state.lanes.first().map_or(0, |lane| lane.node);
         // A crashed client gets no completion, and no coroutine awaits a delayed flight.
         let mut silent = self.clients[client as usize].run_state == RunState::Crashed;
-        silent |= state.lanes.iter().any(|lane| lane.delay > 0);
+        silent |= !state.lags && state.lanes.iter().any(|lane| lane.delay > 0);
         let result = match lost {
             Some((Loss::Revoked, _)) => Err(FabricError::Revoked),
             Some((Loss::Node, node)) => {

@@ -24,7 +24,8 @@ const AFTER_A_WRITE: u64 = 4;
 /// It goes after so many leases in any case. Who meets a lock that was left waits for two, and the coroutines one after the other.
 const LEASES_AFTER_A_WRITE: u32 = 4;
 
-/// Polls a future so many times at most. `None`: it has not completed.
+/// Polls a future so many times at most, and drops it when it is woken again: most often its last batch has completed by then.
+/// `None`: it has not completed.
 pub(crate) async fn within<F: Future + ?Sized>(polls: u64, mut future: Pin<&mut F>) -> Option<F::Output> {
     let mut left = polls;
     poll_fn(|cx| {
@@ -33,6 +34,21 @@ pub(crate) async fn within<F: Future + ?Sized>(polls: u64, mut future: Pin<&mut 
         }
         left -= 1;
         future.as_mut().poll(cx).map(Some)
+    })
+    .await
+}
+
+/// Polls a future so many times at most, and drops it at once after the last of them: its last batch is in flight. `None`: it has
+/// not completed.
+async fn until_in_flight<F: Future + ?Sized>(polls: u64, mut future: Pin<&mut F>) -> Option<F::Output> {
+    let mut left = polls;
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending if left == 0 => Poll::Ready(None),
+        Poll::Pending => {
+            left -= 1;
+            Poll::Pending
+        }
     })
     .await
 }
@@ -88,11 +104,12 @@ impl Worker {
         self.shared.coalescing.is_none() && !self.shared.lookups_own && !self.shared.lookups_lock
     }
 
-    /// Waits for an operation, and drops it after so many polls. `None`: it was dropped.
-    pub(crate) async fn with_patience<T>(polls: u64, operation: impl Future<Output = T>) -> Option<T> {
-        match polls {
-            u64::MAX => Some(operation.await),
-            polls => within(polls, pin!(operation)).await,
+    /// Waits for an operation, and drops it after so many polls; `in_flight`: while its batch is. `None`: it was dropped.
+    pub(crate) async fn with_patience<T>(polls: u64, in_flight: bool, operation: impl Future<Output = T>) -> Option<T> {
+        match (polls, in_flight) {
+            (u64::MAX, _) => Some(operation.await),
+            (polls, true) => until_in_flight(polls, pin!(operation)).await,
+            (polls, false) => within(polls, pin!(operation)).await,
         }
     }
 

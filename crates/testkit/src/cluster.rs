@@ -170,6 +170,13 @@ fn close_ledger(report: &mut SeedReport) {
     }
 }
 
+/// What the ledger of pins asks the simulation for.
+#[cfg(feature = "marks")]
+fn may_change(sim: &Sim) -> Box<farindex_pool::ledger::MayChange> {
+    let in_flight = sim.in_flight();
+    Box::new(move |at, bytes| in_flight.may_change(at, bytes).map(|landing| landing.to_string()))
+}
+
 fn try_seed(
     seed: u64,
     setup: &Setup,
@@ -245,6 +252,8 @@ fn try_seed(
         report.settings += &format!(", {features}");
     }
     let sim = Rc::new(Sim::new(seed, config).map_err(|error| error.to_string())?);
+    #[cfg(feature = "marks")]
+    farindex_pool::ledger::ask(may_change(&sim));
     if index_under_test.has_calls() || setup.smallest || setup.quiet {
         sim.set_call_handler(farindex_index::call_table().into_handler());
         if rng.chance(ODDS / 2) {
@@ -307,6 +316,7 @@ fn try_seed(
         dropping_among_others: setup.dropping && index_under_test.is_dropped_among_others(),
         sudden: setup.sudden,
         failing: setup.failing > 0,
+        lagging: setup.lagging.0 > 0,
         drops: Default::default(),
         commanding: Commanding::new(if index_under_test.is_divided() { setup.commanding } else { 0 }),
         naming: Naming::new(setup.naming, index_config),

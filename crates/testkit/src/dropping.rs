@@ -97,7 +97,7 @@ impl Worker {
         }
         drop.set(Dropping::Begun);
         let dropping = || AnyIndex::drop_named(session, NAMES[self.which as usize]);
-        let dropped = match Self::with_patience(polls, dropping()).await {
+        let dropped = match Self::with_patience(polls, self.shared.lagging, dropping()).await {
             Some(dropped) => dropped,
             None if self.rng.chance(ODDS / 2) => dropping().await,
             None => return,

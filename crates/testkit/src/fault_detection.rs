@@ -276,6 +276,14 @@ pub fn aimed_cases() -> Vec<FaultCase> {
             plant_in_pool(pool::Fault::FreesEarly),
         ),
         in_kind(
+            "a pin ends although a batch of its operation that was given up may land",
+            "pool::Fault::UnpinsEarly",
+            Setup::default().with(Feature::Growing).with(Feature::Lagging),
+            "linear",
+            plant_in_pool(pool::Fault::UnpinsEarly),
+        )
+        .seen_at(87),
+        in_kind(
             "an operation that waits for an intent cell does not join the queue for one",
             "pool::Fault::ForgetsWaiters",
             short().with(Feature::Cells),

@@ -98,7 +98,7 @@ async fn give_up_leader(
     let values: Vec<_> = (0..5).map(|i| format!("{round}.{i}").into_bytes()).collect();
     // The first write runs, so the others wait for it. Then the next one leads them.
     let mut first = Member::new(index, &values[0]);
-    let mut leader = pin!(Worker::with_patience(polls, index.upsert(KEY, &values[1])));
+    let mut leader = pin!(Worker::with_patience(polls, false, index.upsert(KEY, &values[1])));
     let mut group = [Member::new(index, &values[2]), Member::new(index, &values[3])];
     let led = poll_fn(|cx| {
         first.poll(cx);

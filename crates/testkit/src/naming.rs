@@ -127,7 +127,7 @@ impl Worker {
         let mut log = shared.naming.recorder.client(self.client());
         let ticket = log.invoke(asks.call(name), shared.stamp(&self.endpoint));
         let asking = asks.carry_out(&session, name, &shared.naming.config);
-        let Some(answer) = Self::with_patience(polls, asking).await else { return true };
+        let Some(answer) = Self::with_patience(polls, shared.lagging, asking).await else { return true };
         match answer {
             Ok(outcome) => log.complete(ticket, shared.stamp(&self.endpoint), outcome),
             Err(IndexError::Pool(PoolError::Full { .. })) if asks == Asks::Create => log.cancel(ticket),

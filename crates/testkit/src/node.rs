@@ -98,6 +98,7 @@ impl Node {
         }
         drop(handles);
         self.me.error_odds(self.setup.failing);
+        self.me.lag_odds(self.setup.lagging.0, self.setup.lagging.1);
         let beat = self.rng.within(10, 19) as u32;
         let mut beats = 0;
         while working.get() > 0 {

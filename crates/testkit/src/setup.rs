@@ -95,6 +95,8 @@ pub struct Setup {
     pub crashes_in_the_midst: bool,
     /// Odds that a batch of a client at work fails.
     pub failing: u32,
+    /// Odds that a part of a batch takes effect late that has failed or was given up, and the exponent of the delay in nanoseconds.
+    pub lagging: (u32, u32),
     /// Odds of a command before an operation, where keys are divided among compute nodes, and the answer is judged: see
     /// `commanding`.
     pub commanding: u32,
@@ -210,6 +212,7 @@ impl Default for Setup {
             sudden: false,
             crashes_in_the_midst: false,
             failing: 0,
+            lagging: (0, 0),
             commanding: 0,
             auditing: false,
             hasty: false,

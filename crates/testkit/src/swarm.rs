@@ -83,11 +83,13 @@ pub enum Feature {
     Slow,
     /// Where clients may crash: in the midst of batches of many verbs.
     Midst,
+    /// Operations are given up, and what they have posted takes effect much later.
+    Lagging,
 }
 
 impl Feature {
     /// Every feature, in the order in which they are drawn.
-    pub const ALL: [Feature; 36] = [
+    pub const ALL: [Feature; 37] = [
         Feature::Stalls,
         Feature::Twins,
         Feature::Many,
@@ -124,6 +126,7 @@ impl Feature {
         Feature::Sessions,
         Feature::Slow,
         Feature::Midst,
+        Feature::Lagging,
     ];
 
     /// The odds that a seed has it.
@@ -202,6 +205,10 @@ impl Feature {
             Feature::Cancelling => {
                 setup.cancelling = ODDS / 12;
                 setup.lease = setup.lease.min(Duration::from_millis(120));
+            }
+            Feature::Lagging => {
+                Feature::Cancelling.apply(setup, rng);
+                setup.lagging = (ODDS / 2, rng.within(16, 26) as u32);
             }
         }
     }

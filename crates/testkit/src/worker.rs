@@ -112,6 +112,8 @@ pub(crate) struct Shared {
     pub(crate) sudden: bool,
     /// May batches fail?
     pub(crate) failing: bool,
+    /// What is given up is given up while it is in flight, and may take effect much later.
+    pub(crate) lagging: bool,
     /// How far the drop of each index has come.
     pub(crate) drops: [Cell<Dropping>; 2],
     /// Who may own what.
@@ -245,7 +247,7 @@ impl Worker {
                 op => carry_out(&*self.index, op, key, values).await,
             }
         };
-        let Some(result) = Self::with_patience(polls, operation).await else { return true };
+        let Some(result) = Self::with_patience(polls, self.shared.lagging, operation).await else { return true };
         self.waited(began, || format!("{op:?} of {}", key.escape_ascii()));
         if is_gone && result.is_ok() {
             self.shared.fail(format!("{op:?} of {} succeeds, and the index was dropped", key.escape_ascii()));
@@ -382,7 +384,9 @@ impl Worker {
         let tickets: Vec<_> = keys.iter().map(|key| self.log.invoke(Call::Get { key: key.clone() }, now)).collect();
         let asked: Vec<_> = keys.iter().map(Vec::as_slice).collect();
         let polls = self.patience(Op::Get);
-        let Some(answered) = Self::with_patience(polls, self.index.get_many(&asked)).await else { return true };
+        let Some(answered) = Self::with_patience(polls, self.shared.lagging, self.index.get_many(&asked)).await else {
+            return true;
+        };
         match answered {
             Ok(values) if values.len() == keys.len() => {
                 let now = self.shared.stamp(&self.endpoint);
@@ -444,7 +448,9 @@ impl Worker {
         let bounds = (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice));
         let most = limit.map_or(usize::MAX, |limit| limit as usize);
         let polls = self.patience(Op::Get);
-        let Some(scanned) = Self::with_patience(polls, self.index.scan(bounds, most)).await else { return true };
+        let Some(scanned) = Self::with_patience(polls, self.shared.lagging, self.index.scan(bounds, most)).await else {
+            return true;
+        };
         match scanned {
             Ok(entries) => {
                 let pairs =

@@ -246,7 +246,7 @@ impl<'s> Batch<'s> {
     /// Posts the batch now, and waits for nothing: N5 applies to when it lands, and an error goes unseen.
     pub fn post_detached(self) {
         if let Some((endpoint, id)) = self.leave() {
-            let unused = endpoint.inner.flights.borrow_mut().forget(id);
+            let unused = endpoint.inner.flights.borrow_mut().forget(id, false);
             debug_assert!(unused.is_none(), "no future waits for it yet");
             endpoint.inner.transport.borrow_mut().detached(id);
         }
@@ -408,8 +408,10 @@ impl Completion<'_> {
     fn abandon(&mut self) {
         self.span.cost.borrow_mut().abandoned += 1;
         if let State::Flying(id) = self.state {
-            let unused = self.span.endpoint.inner.flights.borrow_mut().forget(id);
+            let inner = &self.span.endpoint.inner;
+            let unused = inner.flights.borrow_mut().forget(id, true);
             drop(unused);
+            inner.transport.borrow_mut().abandoned(id);
         }
     }
 }

@@ -40,7 +40,6 @@ impl<'s> Reservation<'s> {
         check: impl Fn(&[IndexInfo]) -> Result<(), PoolError>,
     ) -> Result<Self, PoolError> {
         let geometry = session.pool().geometry(HOME);
-        let client = session.client();
         // An entry or a reservation that was there when this one was tried is never tried again.
         for _ in 0..=2 * CATALOG_ENTRIES {
             let found = Catalog::read(session.pool(), span).await?.whole()?;
@@ -60,11 +59,9 @@ impl<'s> Reservation<'s> {
             }
             check(&found.indexes)?;
             let entry = found.free_entry()?;
-            client.in_doubt().insert(uid);
             if span.cas(geometry.entry(entry), ENTRY_EMPTY, reserved_state(uid)).await? == ENTRY_EMPTY {
                 return Ok(Reservation { session, entry, uid });
             }
-            client.in_doubt().remove(&uid);
         }
         Err(PoolError::CatalogFull(CATALOG_ENTRIES as usize))
     }
@@ -95,20 +92,18 @@ impl<'s> Reservation<'s> {
         batch.write(self.at().add(8), span.endpoint().buf_from(&entry.as_bytes()[8..]));
         let ready = batch.cas(self.at(), reserved_state(self.uid), entry_state(self.uid, ENTRY_READY));
         let was_reserved = batch.post().await?.old(ready) == reserved_state(self.uid);
-        self.settled(was_reserved)
+        self.check(was_reserved)
     }
 
     /// Makes the entry empty again.
     pub(super) async fn withdraw(self, span: &Span) -> Result<(), PoolError> {
         let was_reserved =
             span.cas(self.at(), reserved_state(self.uid), ENTRY_EMPTY).await? == reserved_state(self.uid);
-        self.settled(was_reserved)
+        self.check(was_reserved)
     }
 
-    /// No verb of this creation is in flight any more.
-    fn settled(self, was_reserved: bool) -> Result<(), PoolError> {
-        self.session.client().in_doubt().remove(&self.uid);
-        // Reservations are given up under the lock alone.
+    /// Reservations are given up under the lock alone.
+    fn check(&self, was_reserved: bool) -> Result<(), PoolError> {
         let what = "a reserved catalog entry has changed under the catalog's lock".to_owned();
         was_reserved.then_some(()).ok_or_else(|| PoolError::Corrupt { at: self.at(), what })
     }
@@ -132,14 +127,10 @@ pub(crate) async fn left(session: &Session, span: &Span) -> Result<Left, PoolErr
 }
 
 /// Makes the entries empty again that were `left`. The caller knows that since before `left` was READ no other client has been
-/// registered: so their creators have gone, apart from those of this client, whose reservations are kept while a verb of them
-/// may still land.
+/// registered, and that no verb of this client may land any more: so nothing that their creators have posted does.
 pub(crate) async fn free_left(session: &Session, span: &Span, Left(left): Left) -> Result<(), PoolError> {
     for (entry, state) in left {
-        let may_land = reserved_for(state).is_none_or(|uid| session.client().in_doubt().contains(&uid));
-        if !may_land {
-            span.cas(session.pool().geometry(HOME).entry(entry), state, ENTRY_EMPTY).await?;
-        }
+        span.cas(session.pool().geometry(HOME).entry(entry), state, ENTRY_EMPTY).await?;
     }
     Ok(())
 }

@@ -64,7 +64,6 @@ impl Client {
                         slots_before,
                         cataloguing: AtomicBool::new(false),
                         takings: AtomicU64::new(0),
-                        in_doubt: Mutex::default(),
                         pins: Mutex::default(),
                         opened: AtomicU64::new(0),
                         orphans: Mutex::default(),

@@ -66,10 +66,9 @@ impl Client {
         for node in self.pool().nodes() {
             self.reclaim_intent_cells(endpoint, node).await?;
         }
-        // An uncleared intent may name a lock that is held, and detached verbs may still land, or those of a creation that has
-        // failed. Then the slot is not freed here: another client frees it when the lease has expired, after it has revoked
-        // this one.
-        if !self.has_uncleared_intents() && !self.has_detached_verbs() && self.in_doubt().is_empty() {
+        // An uncleared intent may name a lock that is held, and verbs may still land. Then the slot is not freed here: another
+        // client frees it when the lease has expired, after it has revoked this one.
+        if !self.has_uncleared_intents() && !self.has_detached_verbs() {
             let mut state = self.state();
             let mut leaks = !self.orphans().is_empty();
             loop {

@@ -82,7 +82,7 @@ impl Session {
         while let Some(front) = retired.front().copied().filter(|front| grace_period_elapsed(front.tag, epoch)) {
             retired.pop_front();
             #[cfg(feature = "marks")]
-            crate::ledger::freed(front.ptr);
+            crate::ledger::freed(front.ptr, front.bytes);
             match self.class(front.ptr.node(), front.bytes) {
                 Some(class) => {
                     self.push_free(front.ptr, class);

@@ -9,6 +9,7 @@ mod crash_recovery;
 mod damage;
 mod epochs;
 mod intents;
+mod late_verbs;
 mod lock;
 mod open;
 mod replace;
