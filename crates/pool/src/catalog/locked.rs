@@ -33,7 +33,7 @@ pub(super) async fn locked<T>(
     let mut free = 0;
     let (_inside, held) = loop {
         if let Some(inside) = client.enter_catalog() {
-            let mine = client.slot() + 1 | client.next_taking() << 32;
+            let mine = (client.slot() + 1) | client.next_taking() << 32;
             let cell = session.intent_cell(HOME).await?;
             let mut batch = span.batch();
             let attempt = cell.try_lock(&mut batch, &intent, std::mem::take(&mut free), mine);

@@ -32,7 +32,7 @@ fn give_up_at<T>(batch: usize, endpoint: &Endpoint, task: impl Future<Output = T
     let mut task = pin!(task);
     let mut cx = Context::from_waker(Waker::noop());
     for _ in 0..batch {
-        if let Poll::Ready(_) = task.as_mut().poll(&mut cx) {
+        if task.as_mut().poll(&mut cx).is_ready() {
             return false;
         }
         endpoint.progress();
