@@ -35,6 +35,9 @@
 //! * **N7** After an error or a client's crash: each of its posted verbs may have taken effect or not, or may still. G4
 //!   holds for what did: if a verb took effect, so did all that G4 orders before it.
 //!
+//! A fabric may number its connections to a node ([`Transport::connections`](crate::Transport::connections)): then nothing that
+//! has failed takes effect on this node any more once there is a later one.
+//!
 //! # CALL
 //!
 //! A fabric may have CALL ([`call`](crate::call)), the two-sided message that a handler on the memory node answers from

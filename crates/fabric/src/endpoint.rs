@@ -17,6 +17,7 @@ pub use batch::{Batch, Completion, Done, Ticket};
 
 use crate::buf::BufPool;
 use crate::call::{CallRefused, check_request};
+use crate::doubts::Nodes;
 use crate::exec::yield_now;
 use crate::inflight::Inflight;
 use crate::meter::{Class, Counters, Meter, OpKind};
@@ -226,24 +227,41 @@ impl Endpoint {
             pause = (pause * 2).min(Duration::from_millis(1));
         }
     }
-    /// Number of batches so far that change memory and have failed. Whatever they name may still change (N7), until this client
-    /// is revoked.
+    /// Number of batches so far that change memory and have failed.
     #[inline]
-    pub fn doubtful(&self) -> u64 {
-        self.inner.flights.borrow().doubtful()
+    pub fn failed(&self) -> u64 {
+        self.inner.flights.borrow().failed()
     }
-    /// Has all that operations of this endpoint have posted and left taken effect, or never will? That is, no further batch has
-    /// failed since there were `doubtful` ones, and none is in flight that changes memory and whose future was dropped.
+    /// Has all landed that operations of this endpoint have posted and left since so many batches had [failed](Self::failed)? That
+    /// is, none has failed since, and none is in flight that changes memory and whose future was dropped.
     #[inline]
-    pub fn has_landed(&self, doubtful: u64) -> bool {
+    pub fn has_landed(&self, failed: u64) -> bool {
         let flights = self.inner.flights.borrow();
-        flights.doubtful() == doubtful && !flights.has_abandoned()
+        let landed = flights.failed() == failed && !flights.has_abandoned();
+        if flights.has_doubts() {
+            drop(flights);
+            self.end_doubts();
+        }
+        landed
     }
-    /// Holds a value until all batches have ended that are in flight now, change memory, and whose futures were dropped. Like
-    /// [`Batch::post_holding`], it never drops the value if one of them fails.
-    pub fn hold_by_abandoned(&self, held: Rc<dyn Any>) {
-        let unused = self.inner.flights.borrow_mut().hold_by_abandoned(held);
-        drop(unused);
+    /// Has all landed that operations of this endpoint have posted and left? A batch that changes memory and has failed may land
+    /// as long as this client is not revoked, and has no later connection to the node ([`Transport::connections`]).
+    pub fn is_settled(&self) -> bool {
+        self.end_doubts();
+        let flights = self.inner.flights.borrow();
+        !flights.has_abandoned() && !flights.has_doubts()
+    }
+    /// Holds a value until nothing of what operations have posted and left can land any more: see
+    /// [`is_settled`](Self::is_settled). If the endpoint is dropped first, the value never is.
+    pub fn hold_until_settled(&self, held: Rc<dyn Any>) {
+        self.inner.flights.borrow_mut().hold_until_landed(&held);
+        self.end_doubts();
+    }
+    #[cold]
+    fn end_doubts(&self) {
+        let connections = |node| self.inner.transport.borrow().connections(node);
+        let ended = self.inner.flights.borrow_mut().doubts().end(connections);
+        drop(ended);
     }
     /// Returns the fabric's capabilities.
     pub fn capabilities(&self) -> Capabilities {
@@ -318,7 +336,7 @@ impl Endpoint {
         let node = chain.first().map_or(NodeId::new(0), Verb::node);
         let mut flights = self.inner.flights.borrow_mut();
         let mut transport = self.inner.transport.borrow_mut();
-        let id = flights.open(chain.iter().any(|verb| verb.kind.changes()));
+        let id = flights.open(Nodes::changed_by(chain));
         match transport.post(id, std::mem::take(chain)) {
             Post::Done(ended, result) => {
                 flights.close(id);
@@ -388,6 +406,9 @@ impl Driver for Endpoint {
                 self.inner.transport.borrow_mut().wake_at(due);
             }
             any |= expired;
+            if self.inner.flights.borrow().has_doubts() {
+                self.end_doubts();
+            }
             let released = self.inner.flights.borrow_mut().take_released();
             drop(released);
         }

@@ -2,8 +2,9 @@
 //!
 //! Invariants: a batch ends once, by its completion or by its deadline, whichever is first; what comes in for it later
 //! is recognised, counted and dropped, even when its place has been used again. What a batch holds is dropped when nothing of it
-//! can land any more, and never if it has failed.
+//! can land any more: with its end, or, if it has failed, with the [doubt](crate::doubts) about it.
 
+use crate::doubts::{Doubts, Nodes};
 use crate::{Chain, FabricError, NodeId};
 use std::any::Any;
 use std::collections::VecDeque;
@@ -48,11 +49,16 @@ struct Flight {
     failure: Failure,
     /// While it is unwatched.
     held: Option<Box<dyn Any>>,
-    /// It has a verb that changes memory.
-    changes: bool,
+    /// The nodes whose memory it changes.
+    changes: Nodes,
     /// Its future was dropped while it was in flight, and it changes memory.
     abandoned: bool,
+    /// What else it holds then.
+    also: Vec<Rc<dyn Any>>,
 }
+
+/// What a batch has held.
+pub(crate) type Released = (Option<Box<dyn Any>>, Vec<Rc<dyn Any>>);
 
 /// All batches in flight of one endpoint. A batch's number is (generation, place).
 #[derive(Default)]
@@ -69,20 +75,20 @@ pub(crate) struct Inflight {
     /// Batches so far.
     opened: u64,
     /// Values that ended batches held: dropping them may run foreign code, so the endpoint does it.
-    released: Vec<Box<dyn Any>>,
+    released: Vec<Released>,
     /// Batches in flight that hold something.
     holding: usize,
     /// Batches in flight whose futures were dropped, and that change memory.
     abandoned: usize,
-    /// Batches that change memory and have failed.
-    doubtful: u64,
+    /// Batches that have failed and may land yet.
+    doubts: Doubts,
     /// When the transport will wake the endpoint, for the deadline of its oldest batch.
     armed: Option<Duration>,
 }
 
 impl Inflight {
     #[inline]
-    pub(crate) fn open(&mut self, changes: bool) -> u64 {
+    pub(crate) fn open(&mut self, changes: Nodes) -> u64 {
         self.opened += 1;
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push(Flight::default());
@@ -172,18 +178,24 @@ impl Inflight {
     /// Records the result of a batch; returns the waker of the future that waits for it.
     #[inline]
     pub(crate) fn settle(&mut self, id: u64, chain: Chain, failure: Failure) -> Option<Waker> {
+        self.end(id, chain, failure, false)
+    }
+    #[inline]
+    fn end(&mut self, id: u64, chain: Chain, failure: Failure, by_deadline: bool) -> Option<Waker> {
         match self.get(id) {
             Some(flight) if flight.state == State::Waiting => {
                 flight.state = State::Done;
                 flight.chain = chain;
-                let doubtful = flight.changes && failure.is_some();
+                let failed = failure.is_some();
                 flight.failure = failure;
-                let waker = flight.waker.take();
-                self.doubtful += u64::from(doubtful);
+                let (changes, waker) = (flight.changes, flight.waker.take());
+                if failed && !changes.is_empty() {
+                    self.doubts.add(changes, by_deadline, Vec::new(), None);
+                }
                 waker
             }
             _ => {
-                self.settle_unwatched(id, failure);
+                self.end_unwatched(id, failure, by_deadline);
                 None
             }
         }
@@ -191,22 +203,21 @@ impl Inflight {
 
     /// Records the result of a batch for which no future waits, or that has ended already.
     #[inline(never)]
-    fn settle_unwatched(&mut self, id: u64, failure: Failure) {
+    fn end_unwatched(&mut self, id: u64, failure: Failure, by_deadline: bool) {
         let Some(flight) = self.get(id).filter(|flight| flight.state == State::Unwatched) else {
             self.strays += 1;
             return;
         };
         let (changes, abandoned) = (flight.changes, std::mem::take(&mut flight.abandoned));
-        if let Some(held) = flight.held.take() {
-            self.holding -= 1;
-            match failure {
-                None => self.released.push(held),
-                // Its verbs may land later, unnoticed (N7).
-                Some(_) => std::mem::forget(held),
-            }
-        }
-        self.doubtful += u64::from(changes && failure.is_some());
+        let (held, also) = (flight.held.take(), std::mem::take(&mut flight.also));
+        self.holding -= usize::from(held.is_some() || !also.is_empty());
         self.abandoned -= usize::from(abandoned);
+        match failure {
+            // Its verbs may land later, unnoticed (N7).
+            Some(_) if !changes.is_empty() => self.doubts.add(changes, by_deadline, also, held),
+            _ if held.is_some() || !also.is_empty() => self.released.push((held, also)),
+            _ => {}
+        }
         self.close(id);
     }
 
@@ -224,7 +235,7 @@ impl Inflight {
             if waiting {
                 any = true;
                 let late = FabricError::Deadline { node, after: deadline };
-                woken.extend(self.settle(id, Chain::new(), Some(Box::new(late))));
+                woken.extend(self.end(id, Chain::new(), Some(Box::new(late)), true));
             }
         }
         (any, woken)
@@ -264,34 +275,38 @@ impl Inflight {
             // It has failed, so it may land yet (N7).
             _ => {
                 self.drop_result(id);
-                std::mem::forget(held);
-                None
+                self.doubts.hold_boxed(held)
             }
         }
     }
-    /// Lets the batches in flight whose futures were dropped, and that change memory, hold a value until all of them have ended.
-    /// If there is none, the value is returned.
-    pub(crate) fn hold_by_abandoned(&mut self, held: Rc<dyn Any>) -> Option<Rc<dyn Any>> {
-        if self.abandoned == 0 {
-            return Some(held);
-        }
+    /// Holds a value until nothing can land any more of the batches in flight whose futures were dropped, and of those that have
+    /// failed.
+    pub(crate) fn hold_until_landed(&mut self, held: &Rc<dyn Any>) {
         for flight in self.places.iter_mut().filter(|flight| flight.abandoned) {
-            self.holding += usize::from(flight.held.is_none());
-            let held = Rc::clone(&held);
-            flight.held = Some(match flight.held.take() {
-                Some(others) => Box::new((others, held)),
-                None => Box::new(held),
-            });
+            self.holding += usize::from(flight.held.is_none() && flight.also.is_empty());
+            flight.also.push(Rc::clone(held));
         }
-        None
+        self.doubts.hold(held);
     }
-    /// Are there any such batches?
+    /// Are there batches in flight that change memory, and whose futures were dropped?
+    #[inline]
     pub(crate) fn has_abandoned(&self) -> bool {
         self.abandoned > 0
     }
-    /// Number of batches so far that change memory and have failed: they may land yet (N7).
-    pub(crate) fn doubtful(&self) -> u64 {
-        self.doubtful
+    /// Batches that have failed and may land yet.
+    #[inline]
+    pub(crate) fn doubts(&mut self) -> &mut Doubts {
+        &mut self.doubts
+    }
+    /// Number of batches so far that change memory and have failed.
+    #[inline]
+    pub(crate) fn failed(&self) -> u64 {
+        self.doubts.failed()
+    }
+    /// May one of them land yet?
+    #[inline]
+    pub(crate) fn has_doubts(&self) -> bool {
+        !self.doubts.is_empty()
     }
     fn drop_result(&mut self, id: u64) {
         if let Some(flight) = self.get(id) {
@@ -304,7 +319,7 @@ impl Inflight {
         self.holding
     }
     /// Takes the values that ended batches held.
-    pub(crate) fn take_released(&mut self) -> Vec<Box<dyn Any>> {
+    pub(crate) fn take_released(&mut self) -> Vec<Released> {
         std::mem::take(&mut self.released)
     }
 
@@ -314,7 +329,7 @@ impl Inflight {
         match flight.state {
             State::Waiting => {
                 flight.state = State::Unwatched;
-                flight.abandoned = abandoned && flight.changes;
+                flight.abandoned = abandoned && !flight.changes.is_empty();
                 let (abandoned, waker) = (flight.abandoned, flight.waker.take());
                 self.abandoned += usize::from(abandoned);
                 waker
@@ -331,6 +346,8 @@ impl Inflight {
 impl Drop for Inflight {
     fn drop(&mut self) {
         // These verbs may land later, unnoticed: what they hold is never dropped.
-        self.places.iter_mut().for_each(|flight| std::mem::forget(flight.held.take()));
+        for flight in &mut self.places {
+            std::mem::forget((flight.held.take(), std::mem::take(&mut flight.also)));
+        }
     }
 }

@@ -55,6 +55,7 @@ pub mod call;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod contract;
+mod doubts;
 pub mod endpoint;
 pub mod error;
 pub mod exec;

@@ -152,6 +152,12 @@ pub trait Transport {
     fn detached(&mut self, id: u64) {
         let _ = id;
     }
+    /// Number of the latest connection to a node: nothing takes effect any more that was sent to it over an earlier one. A chain
+    /// that has failed is not sent again. 0 where connections have no numbers.
+    fn connections(&self, node: NodeId) -> u64 {
+        let _ = node;
+        0
+    }
     /// The future that waited for the chain posted under `id` was dropped, in whatever state the chain is. For fabrics that look
     /// for bugs.
     fn abandoned(&mut self, id: u64) {

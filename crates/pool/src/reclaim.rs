@@ -57,7 +57,7 @@ impl Audit {
         // Clients that are gone must have been evicted, too.
         let alone = undisturbed && others.is_empty() && session.holds_nothing() && !self.is_outdated(session);
         // What operations of this client have left may still land in memory that nobody reaches.
-        let alone = alone && session.endpoint().has_landed(0) && !session.client().has_pins_of_closed_sessions();
+        let alone = alone && session.endpoint().is_settled() && !session.client().has_pins_of_closed_sessions();
         let is_complete = self.problems.is_empty() && !self.incomplete;
         let mut done = Reclaimed { alone: alone && is_complete, ..Reclaimed::default() };
         if !done.alone {

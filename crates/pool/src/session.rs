@@ -20,7 +20,7 @@ use crate::{Pool, PoolError, Waited, mark};
 use farindex_fabric::{Endpoint, FabricError, NodeId, OpKind, RemotePtr, Span, cold};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,6 +43,8 @@ pub struct Session {
     client: Arc<Client>,
     endpoint: Endpoint,
     pins: Rc<Pins>,
+    /// Pins of operations that have ended and whose verbs may land, by their epochs.
+    late: RefCell<Vec<(u64, Weak<Hold>)>>,
     /// Free blocks and spans that this session keeps, for each node.
     free_lists: Vec<RefCell<FreeList>>,
     hints: Vec<Hints>,
@@ -73,6 +75,7 @@ impl Session {
             client,
             endpoint,
             pins: Rc::new(Pins::new(oldest)),
+            late: RefCell::default(),
             free_lists,
             hints,
             refills: turn::Turn::default(),
@@ -112,22 +115,29 @@ impl Session {
             return Err(PoolError::LeaseLost);
         }
         let epoch = self.pins.pin(self.client.epoch_word());
-        Ok(Pin { pinned: Pinned { session: self, epoch, doubtful: self.endpoint.doubtful() }, span })
+        Ok(Pin { pinned: Pinned { session: self, epoch, failed: self.endpoint.failed() }, span })
     }
 
-    /// Removes the pin of an operation when none of its verbs can land any more: after the batches in flight that nobody awaits any
-    /// more, and never if another batch has failed since there were `doubtful` ones (N7). Then this client holds the epoch up until
-    /// it has left.
+    /// Removes the pin of an operation when nothing of what this thread has posted and left can land any more.
     #[cold]
-    fn unpin_later(&self, epoch: u64, doubtful: u64) {
-        let pins = Rc::clone(&self.pins);
-        if self.endpoint.doubtful() != doubtful {
-            mark!("pin: stays after a failed batch");
-            // The client must see the pin after the session has gone.
-            return std::mem::forget(pins);
-        }
-        mark!("pin: stays for batches whose operation was given up");
-        self.endpoint.hold_by_abandoned(Rc::new(Hold { pins, epoch }));
+    fn unpin_later(&self, epoch: u64) {
+        mark!("pin: stays as long as a verb may land");
+        let mut late = self.late.borrow_mut();
+        late.retain(|(_, hold)| hold.strong_count() > 0);
+        let held = match late.iter().find(|(of, _)| *of == epoch).and_then(|(_, hold)| hold.upgrade()) {
+            // One pin for each epoch is enough, however many operations fail.
+            Some(held) => {
+                self.pins.unpin(epoch);
+                held
+            }
+            None => {
+                let held = Rc::new(Hold { pins: Rc::clone(&self.pins), epoch });
+                late.push((epoch, Rc::downgrade(&held)));
+                held
+            }
+        };
+        drop(late);
+        self.endpoint.hold_until_settled(held);
     }
 
     fn chunks(&self, node: NodeId) -> Chunks<'_> {
@@ -425,9 +435,9 @@ impl Client {
 impl Drop for Session {
     fn drop(&mut self) {
         // What was posted without a pin may land as well.
-        if !self.endpoint.has_landed(0) {
+        if !self.endpoint.is_settled() {
             let epoch = self.pins.pin(self.client.epoch_word());
-            self.unpin_later(epoch, 0);
+            self.unpin_later(epoch);
         }
         self.pins.close();
         let mut orphans = self.client.orphans();
@@ -451,8 +461,8 @@ pub struct Pin<'s> {
 struct Pinned<'s> {
     session: &'s Session,
     epoch: u64,
-    /// Batches of this thread that have failed before, and may land yet.
-    doubtful: u64,
+    /// Number of batches of this thread that had failed before.
+    failed: u64,
 }
 
 impl<'s> Pin<'s> {
@@ -501,9 +511,9 @@ impl Drop for Hold {
 impl Drop for Pinned<'_> {
     #[inline]
     fn drop(&mut self) {
-        match self.session.endpoint.has_landed(self.doubtful) || planted(Fault::UnpinsEarly) {
+        match self.session.endpoint.has_landed(self.failed) || planted(Fault::UnpinsEarly) {
             true => self.session.pins.unpin(self.epoch),
-            false => self.session.unpin_later(self.epoch, self.doubtful),
+            false => self.session.unpin_later(self.epoch),
         }
     }
 }

@@ -62,6 +62,7 @@ struct Shared {
     state: Mutex<State>,
     changed: Condvar,
     generation: AtomicU64,
+    connections: AtomicU64,
 }
 
 struct State {
@@ -155,6 +156,7 @@ impl Control {
             state: Mutex::new(state),
             changed: Condvar::new(),
             generation: AtomicU64::new(0),
+            connections: AtomicU64::new(0),
         });
         let theirs = Arc::clone(&shared);
         let spawned = std::thread::Builder::new().name("farindex-link".to_owned()).spawn(move || theirs.run());
@@ -175,6 +177,11 @@ impl Control {
     /// Grows with every change of [`link`](Self::link).
     pub fn generation(&self) -> u64 {
         self.shared.generation.load(Ordering::Acquire)
+    }
+    /// How many times it was made. The node has ended all that was attached over earlier ones before it admits the client
+    /// again, so nothing of that takes effect any more.
+    pub fn connections(&self) -> u64 {
+        self.shared.connections.load(Ordering::Acquire)
     }
     /// What the node said when it admitted this client; `None` while it is down.
     pub fn welcome(&self) -> Option<Welcome> {
@@ -269,6 +276,9 @@ impl Shared {
             Link::Down(error) | Link::Ended(error) => Some(error.clone()),
             Link::Up => None,
         };
+        if link == Link::Up {
+            self.connections.fetch_add(1, Ordering::AcqRel);
+        }
         if state.link != link {
             state.link = link;
             self.generation.fetch_add(1, Ordering::AcqRel);

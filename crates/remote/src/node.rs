@@ -268,6 +268,10 @@ impl ControlServer {
         if self.memory.is_revoked(&hello.identity) {
             return self.expel(id, Code::Revoked, "this client was revoked");
         }
+        // What it has sent before it connects again has taken effect, or never does.
+        for earlier in self.links_of(&hello.identity) {
+            self.end_link(earlier, Code::Malformed, "this client has connected again");
+        }
         let welcome = Welcome {
             node,
             rights,
@@ -325,9 +329,7 @@ impl ControlServer {
             return self.reply(id, request, Message::error(Code::Refused, format!("the revocation {why}")));
         }
         self.metrics.revoked.inc();
-        let of_victim =
-            |link: &Link| matches!(link.stage(), Stage::Member(identity, _) if identity.token == victim.token);
-        let theirs: Vec<u64> = self.links.iter().filter(|(_, link)| of_victim(link)).map(|(id, _)| *id).collect();
+        let theirs = self.links_of(&victim);
         // A client that revokes itself gets Revoked, and then the closing error.
         for other in theirs.iter().filter(|other| **other != id) {
             self.end_link(*other, Code::Revoked, "this client was revoked by another one");
@@ -339,6 +341,12 @@ impl ControlServer {
         } else {
             self.reply(id, request, Message::Revoked);
         }
+    }
+
+    /// The connections of an admitted client; none without an identity.
+    fn links_of(&self, client: &Identity) -> Vec<u64> {
+        let of_client = |link: &Link| matches!(link.stage(), Stage::Member(identity, _) if identity.token == client.token && client.token != 0);
+        self.links.iter().filter(|(_, link)| of_client(link)).map(|(id, _)| *id).collect()
     }
 
     /// Drops connections that have ended, and disconnects those that sent no Hello in time.

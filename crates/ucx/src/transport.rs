@@ -16,7 +16,7 @@ use crate::ucp::{Context, EpId, Worker};
 use farindex_fabric::transport::{Completions, Post, Traffic};
 use farindex_fabric::{Capabilities, Chain, FabricError, NodeId, Transport, Verb, VerbKind};
 use farindex_remote::control::Message;
-use farindex_remote::{Cluster, ClusterClient, ControlError, Link, Welcome};
+use farindex_remote::{Cluster, ClusterClient, Control, ControlError, Link, Welcome};
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -402,6 +402,9 @@ impl Transport for Connection {
         }
     }
 
+    fn connections(&self, node: NodeId) -> u64 {
+        self.client.controls().get(node.index()).map_or(0, Control::connections)
+    }
     fn flush(&mut self) {
         if std::mem::take(&mut self.collects) {
             (0..self.lines.len()).for_each(|place| self.send(place));

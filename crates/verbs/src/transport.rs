@@ -14,7 +14,7 @@ use farindex_fabric::slab::Registrar;
 use farindex_fabric::transport::{Completions, Post, Traffic};
 use farindex_fabric::{CallRefused, Capabilities, Chain, FabricError, NodeId, Transport, Verb, VerbKind};
 use farindex_remote::control::{Code, Message};
-use farindex_remote::{Cluster, ClusterClient, ControlError, Pending, Rights};
+use farindex_remote::{Cluster, ClusterClient, Control, ControlError, Pending, Rights};
 use sideway::ibverbs::completion::{GenericCompletionQueue, GenericPoller, WorkCompletionStatus};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -284,6 +284,9 @@ impl Transport for VerbsTransport {
         }
     }
 
+    fn connections(&self, node: NodeId) -> u64 {
+        self.client.controls().get(node.index()).map_or(0, Control::connections)
+    }
     fn flush(&mut self) {
         if std::mem::take(&mut self.collects) {
             self.advance();

@@ -152,6 +152,27 @@ fn a_revoked_client_gets_an_error_and_stays_revoked() {
 }
 
 /// A client that violates the protocol loses its connection, and no other client is affected.
+/// What a client has sent before it connects again does not take effect any more.
+#[test]
+fn a_client_that_connects_again_ends_what_it_had_attached() {
+    let served = serve(0, "");
+    let connect = || Cluster::connect(std::slice::from_ref(&served.addr), with_token("")).unwrap();
+    let (here, elsewhere) = (connect(), connect());
+    let identity = here.new_identity().unwrap();
+    let (first, other) = (here.client(&identity).unwrap(), here.client(&here.new_identity().unwrap()).unwrap());
+    first.controls()[0].attach_now(vec![1]).unwrap();
+    other.controls()[0].attach_now(vec![2]).unwrap();
+    let anonymous = Control::open(&served.addr, Identity::default(), &here.welcomes()[0], &with_token("")).unwrap();
+    assert_eq!((first.controls()[0].connections(), served.plane.links().len()), (1, 2));
+    let again = elsewhere.client(&identity).unwrap();
+    let left: Vec<_> = served.plane.0.lock().unwrap().iter().map(|peer| peer.identity).collect();
+    assert_eq!(left, [*other.identity()], "its Welcome comes after the end of what it had");
+    drop(again);
+    until("the first one to connect again", || first.controls()[0].connections() > 1);
+    assert_eq!((other.controls()[0].connections(), anonymous.connections()), (1, 1));
+    assert_eq!((other.controls()[0].link(), anonymous.link()), (Link::Up, Link::Up));
+}
+
 #[test]
 fn a_hostile_connection_ends_and_no_other() {
     let served = serve(0, "");
