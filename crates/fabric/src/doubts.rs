@@ -74,7 +74,7 @@ impl Doubts {
         };
         match self.all.iter_mut().find(same) {
             Some(other) => {
-                doubt.held.into_iter().for_each(|held| other.hold(held));
+                doubt.held.iter().for_each(|held| hold_once(&mut other.held, held));
                 other.boxed.extend(doubt.boxed);
             }
             None => self.all.push(doubt),
@@ -91,7 +91,7 @@ impl Doubts {
     }
     /// Holds a value until all doubts have ended.
     pub(crate) fn hold(&mut self, held: &Rc<dyn Any>) {
-        self.all.iter_mut().for_each(|doubt| doubt.hold(Rc::clone(held)));
+        self.all.iter_mut().for_each(|doubt| hold_once(&mut doubt.held, held));
     }
     /// Holds a value until a doubt has ended that is there; returns it if there is none.
     pub(crate) fn hold_boxed(&mut self, held: Box<dyn Any>) -> Option<Box<dyn Any>> {
@@ -122,11 +122,10 @@ impl Doubts {
     }
 }
 
-impl Doubt {
-    fn hold(&mut self, held: Rc<dyn Any>) {
-        if !self.held.iter().any(|other| Rc::ptr_eq(other, &held)) {
-            self.held.push(held);
-        }
+/// Adds a value to those that are held, unless it is one of them.
+pub(crate) fn hold_once(all: &mut Vec<Rc<dyn Any>>, held: &Rc<dyn Any>) {
+    if !all.iter().any(|other| Rc::ptr_eq(other, held)) {
+        all.push(Rc::clone(held));
     }
 }
 

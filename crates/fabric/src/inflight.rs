@@ -4,7 +4,7 @@
 //! is recognised, counted and dropped, even when its place has been used again. What a batch holds is dropped when nothing of it
 //! can land any more: with its end, or, if it has failed, with the [doubt](crate::doubts) about it.
 
-use crate::doubts::{Doubts, Nodes};
+use crate::doubts::{Doubts, Nodes, hold_once};
 use crate::{Chain, FabricError, NodeId};
 use std::any::Any;
 use std::collections::VecDeque;
@@ -284,7 +284,7 @@ impl Inflight {
     pub(crate) fn hold_until_landed(&mut self, held: &Rc<dyn Any>) {
         for flight in self.places.iter_mut().filter(|flight| flight.abandoned) {
             self.holding += usize::from(flight.held.is_none() && flight.also.is_empty());
-            flight.also.push(Rc::clone(held));
+            hold_once(&mut flight.also, held);
         }
         self.doubts.hold(held);
     }
