@@ -1,9 +1,9 @@
 //! Batches that have failed and may land yet (N7).
 //!
-//! Invariants: a doubt is about the nodes that one or more failed batches change. What it holds is dropped when nothing of those
-//! batches can land any more on any of these nodes, because the client has a later connection to it; otherwise never. A batch
-//! that has failed by the endpoint's own deadline is still with its transport, which may send it over a later connection:
-//! that doubt stays.
+//! Invariants: a doubt is about the nodes that one or more failed batches change. What it holds is dropped when nothing of
+//! those batches can land any more, because the client has a later connection to each of these nodes; otherwise never. A
+//! batch that has failed by the endpoint's own deadline is still with its transport, which may send it over a later
+//! connection: that doubt stays.
 
 use crate::{Chain, NodeId};
 use std::any::Any;

@@ -38,9 +38,10 @@ impl Audit {
         self.pages.get(&(at.to_bits() / PAGE)).is_some_and(|page| page.starts >> bit & 1 == 1)
     }
 
-    /// Frees the catalog's entries that failed creations have left, and all memory that was not [reached](Self::reach) and is not free, if no other client was registered since
-    /// [`begin`](Self::begin). The walk must have reached *every* object of *every* index, indexes that are being
-    /// dropped included. If the walk found a problem, nothing is freed: it may have missed objects.
+    /// Frees the catalog's entries that failed creations have left, and all memory that was not [reached](Self::reach) and is
+    /// not free, if no other client was registered since [`begin`](Self::begin). The walk must have reached *every* object of
+    /// *every* index, indexes that are being dropped included. If the walk found a problem, nothing is freed: it may have
+    /// missed objects.
     pub async fn reclaim(self, session: &Session, span: &Span) -> Result<Reclaimed, PoolError> {
         cold(self.reclaim_inner(session, span)).await
     }

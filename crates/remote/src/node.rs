@@ -345,7 +345,10 @@ impl ControlServer {
 
     /// The connections of an admitted client; none without an identity.
     fn links_of(&self, client: &Identity) -> Vec<u64> {
-        let of_client = |link: &Link| matches!(link.stage(), Stage::Member(identity, _) if identity.token == client.token && client.token != 0);
+        let of_client = |link: &Link| match link.stage() {
+            Stage::Member(identity, _) => identity.token == client.token && client.token != 0,
+            Stage::Greeting { .. } | Stage::Closing(_) => false,
+        };
         self.links.iter().filter(|(_, link)| of_client(link)).map(|(id, _)| *id).collect()
     }
 

@@ -7,10 +7,10 @@
 //! CAS   state             reserved for the uid -> ready; in one batch with the WRITE (G4)
 //! ```
 //!
-//! Invariants: only the creator that has reserved an entry writes its bytes, at most once. A reservation that its creator has
-//! left, because a verb has failed or it was cancelled or has crashed, is given up by the next creation, before that looks for its name
-//! again: then the name that was to be there never appears. The entry stays as it is as long as that WRITE may still land (N5,
-//! N7), which is until the creator's client has gone: [`free_left`] frees it then.
+//! Invariants: only the creator that has reserved an entry writes its bytes, at most once. A creation may leave its
+//! reservation: because a verb has failed, it was cancelled, or its client has crashed. The next creation gives it up before it
+//! looks for its own name again: then the name that was to be there never appears. The entry stays as it is for as long as
+//! that WRITE may land (N5, N7): [`free_left`] makes it empty when no verb of its creator can land any more.
 
 use super::{Catalog, IndexInfo};
 use crate::faults::{Fault, planted};
