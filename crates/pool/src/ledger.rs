@@ -35,6 +35,14 @@ struct Ledger {
 /// Describes a verb that may still change so many bytes from an address on, if there is one.
 pub type MayChange = dyn Fn(RemotePtr, u64) -> Option<String>;
 
+impl Ledger {
+    fn check_landings(&mut self, ptr: RemotePtr, bytes: u64) {
+        if let Some(verb) = self.may_change.as_ref().and_then(|may_change| may_change(ptr, bytes)) {
+            self.problems.push(format!("{ptr} is free for reuse while {verb} may still change it"));
+        }
+    }
+}
+
 thread_local!(static LEDGER: RefCell<Option<Ledger>> = const { RefCell::new(None) });
 
 /// Opens a ledger for the pool that this thread's clients use from now on.
@@ -116,13 +124,16 @@ pub(crate) fn retired(ptr: RemotePtr) {
 pub(crate) fn freed(ptr: RemotePtr, bytes: u64) {
     with(|ledger| {
         ledger.freed += 1;
-        if let Some(verb) = ledger.may_change.as_ref().and_then(|may_change| may_change(ptr, bytes)) {
-            ledger.problems.push(format!("{ptr} is free for reuse while {verb} may still change it"));
-        }
+        ledger.check_landings(ptr, bytes);
         let Some(at) = ledger.retired.remove(&ptr.to_bits()) else { return };
         if let Some(((_, epoch), _)) = ledger.groups.iter().find(|(_, group)| group.began < at) {
             let what = format!("{ptr} is free for reuse while an operation pinned at {epoch} may still read it");
             ledger.problems.push(what);
         }
     });
+}
+
+/// An object that was never linked is free for reuse.
+pub(crate) fn discarded(ptr: RemotePtr, bytes: u64) {
+    with(|ledger| ledger.check_landings(ptr, bytes));
 }

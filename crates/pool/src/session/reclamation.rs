@@ -37,6 +37,8 @@ impl Session {
     /// Frees an object that was never linked, without a verb: a block at once, a span at the next maintenance. Does
     /// nothing if no such object can lie at this address.
     pub fn discard(&self, ptr: RemotePtr, bytes: u64) {
+        #[cfg(feature = "marks")]
+        crate::ledger::discarded(ptr, bytes);
         match self.object(ptr, bytes) {
             Ok(Some(class)) => drop(self.push_free(ptr, class)),
             Ok(None) => self.retired.borrow_mut().push_front(Retired { tag: 0, ptr, bytes }),
