@@ -1,9 +1,9 @@
 //! Batches that have failed and may land yet (N7).
 //!
 //! Invariants: a doubt is about the nodes that one or more failed batches change. What it holds is dropped when nothing of
-//! those batches can land any more, because the client has a later connection to each of these nodes; otherwise never. A
-//! batch that has failed by the endpoint's own deadline is still with its transport, which may send it over a later
-//! connection: that doubt stays.
+//! those batches can land any more, because the client has a later connection to each of these nodes; otherwise never. The
+//! transport has given such a batch up: it does not send it over a later connection. So a batch that has failed by the
+//! endpoint's deadline alone is none of these.
 
 use crate::{Chain, NodeId};
 use std::any::Any;
@@ -37,8 +37,6 @@ struct Doubt {
     nodes: Nodes,
     /// The numbers of the connections to each of them when the batch had failed. `None`: nobody has looked yet.
     over: Option<Vec<u64>>,
-    /// A later connection does not end it.
-    stays: bool,
     held: Vec<Rc<dyn Any>>,
     boxed: Vec<Box<dyn Any>>,
 }
@@ -55,24 +53,14 @@ pub(crate) struct Doubts {
 }
 
 impl Doubts {
-    /// A batch that changes these nodes has failed. `by_deadline`: it is still with its transport. What it has held is held on.
-    pub(crate) fn add(&mut self, nodes: Nodes, by_deadline: bool, held: Vec<Rc<dyn Any>>, boxed: Option<Box<dyn Any>>) {
+    /// A batch that changes these nodes has failed. What it has held is held on.
+    pub(crate) fn add(&mut self, nodes: Nodes, held: Vec<Rc<dyn Any>>, boxed: Option<Box<dyn Any>>) {
         self.failed += 1;
-        self.insert(Doubt {
-            nodes,
-            over: None,
-            stays: by_deadline || nodes.has_others(),
-            held,
-            boxed: boxed.into_iter().collect(),
-        });
+        self.insert(Doubt { nodes, over: None, held, boxed: boxed.into_iter().collect() });
     }
     /// Merges it with one that ends together with it, so that a node that is gone for long adds none for each batch.
     fn insert(&mut self, doubt: Doubt) {
-        let same = |other: &&mut Doubt| {
-            (other.nodes, &other.over, other.stays) == (doubt.nodes, &doubt.over, doubt.stays)
-                || other.stays && doubt.stays
-        };
-        match self.all.iter_mut().find(same) {
+        match self.all.iter_mut().find(|other| (other.nodes, &other.over) == (doubt.nodes, &doubt.over)) {
             Some(other) => {
                 doubt.held.iter().for_each(|held| hold_once(&mut other.held, held));
                 other.boxed.extend(doubt.boxed);
@@ -110,7 +98,7 @@ impl Doubts {
             let now: Vec<u64> = doubt.nodes.iter().map(&connections).collect();
             match &doubt.over {
                 None => doubt.over = Some(now),
-                Some(over) if !doubt.stays && over.iter().zip(&now).all(|(over, now)| now > over) => {
+                Some(over) if !doubt.nodes.has_others() && over.iter().zip(&now).all(|(over, now)| now > over) => {
                     ended.push((doubt.held, doubt.boxed));
                     continue;
                 }
@@ -155,7 +143,7 @@ mod tests {
     #[test]
     fn doubt_ends_with_a_later_connection_to_each_of_its_nodes() {
         let (dropped, mut doubts) = (Rc::new(Cell::new(0)), Doubts::default());
-        doubts.add(nodes(&[0, 2]), false, Vec::new(), Some(Box::new(Counts(Rc::clone(&dropped)))));
+        doubts.add(nodes(&[0, 2]), Vec::new(), Some(Box::new(Counts(Rc::clone(&dropped)))));
         let held: Rc<dyn Any> = Rc::new(Counts(Rc::clone(&dropped)));
         doubts.hold(&held);
         drop(held);
@@ -169,18 +157,19 @@ mod tests {
     }
 
     #[test]
-    fn doubt_stays_after_the_deadline_and_where_connections_have_no_numbers() {
+    fn doubt_stays_where_connections_have_no_numbers() {
         let (dropped, mut doubts) = (Rc::new(Cell::new(0)), Doubts::default());
-        doubts.add(nodes(&[0]), true, Vec::new(), Some(Box::new(Counts(Rc::clone(&dropped)))));
+        doubts.add(nodes(&[1]), Vec::new(), Some(Box::new(Counts(Rc::clone(&dropped)))));
+        drop(doubts.end(|_| 0));
+        drop(doubts.end(|_| 0));
+        // Those are not told apart.
+        doubts.add(nodes(&[64]), Vec::new(), None);
         drop(doubts.end(|_| 1));
         drop(doubts.end(|_| 2));
-        doubts.add(nodes(&[1]), false, Vec::new(), None);
-        doubts.add(nodes(&[64]), false, Vec::new(), None);
-        drop(doubts.end(|_| 0));
-        drop(doubts.end(|_| 0));
-        assert_eq!((doubts.all.len(), doubts.failed()), (2, 3));
+        assert_eq!((doubts.all.len(), doubts.failed(), dropped.get()), (1, 2, 1));
+        doubts.add(nodes(&[1]), Vec::new(), Some(Box::new(Counts(Rc::clone(&dropped)))));
         drop(doubts);
-        assert_eq!(dropped.get(), 0, "it was dropped");
+        assert_eq!(dropped.get(), 1, "it was dropped");
     }
 
     #[test]
@@ -188,7 +177,7 @@ mod tests {
         let mut doubts = Doubts::default();
         let held: Rc<dyn Any> = Rc::new(0);
         for _ in 0..100 {
-            doubts.add(nodes(&[0]), false, vec![Rc::clone(&held)], None);
+            doubts.add(nodes(&[0]), vec![Rc::clone(&held)], None);
             drop(doubts.end(|_| 3));
         }
         assert_eq!((doubts.all.len(), doubts.all[0].held.len()), (1, 1));

@@ -232,8 +232,9 @@ impl Endpoint {
     pub fn failed(&self) -> u64 {
         self.inner.flights.borrow().failed()
     }
-    /// Has all landed that operations of this endpoint have posted and left since so many batches had [failed](Self::failed)? That
-    /// is, none has failed since, and none is in flight that changes memory and whose future was dropped.
+    /// Has all landed that operations of this endpoint have posted and left since so many batches had [failed](Self::failed)?
+    /// That is, of those that change memory none has failed since, and none is still with the transport whose future was
+    /// dropped or whose deadline has passed.
     #[inline]
     pub fn has_landed(&self, failed: u64) -> bool {
         let flights = self.inner.flights.borrow();
@@ -244,8 +245,9 @@ impl Endpoint {
         }
         landed
     }
-    /// Has all landed that operations of this endpoint have posted and left? A batch that changes memory and has failed may land
-    /// as long as this client is not revoked, and has no later connection to the node ([`Transport::connections`]).
+    /// Has all landed that operations of this endpoint have posted and left? A batch that changes memory and has failed may
+    /// land as long as this client is not revoked, and has no later connection to the node ([`Transport::connections`]). One
+    /// that has failed by its deadline may land until the transport has ended it.
     pub fn is_settled(&self) -> bool {
         self.end_doubts();
         let flights = self.inner.flights.borrow();
@@ -388,7 +390,7 @@ impl Completions for Arrivals<'_> {
 impl Driver for Endpoint {
     fn progress(&self) -> bool {
         let (mut any, mut read) = (false, None);
-        if !self.inner.flights.borrow().is_empty() {
+        if self.inner.flights.borrow().expects_completions() {
             let mut arrivals = Arrivals { inner: &self.inner, woken: self.inner.arrived.take() };
             let mut transport = self.inner.transport.borrow_mut();
             any = transport.progress(&mut arrivals);

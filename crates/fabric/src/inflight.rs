@@ -1,7 +1,7 @@
 //! The batches of one endpoint that are in flight.
 //!
 //! Invariants: a batch ends once, by its completion or by its deadline, whichever is first; what comes in for it later
-//! is recognised, counted and dropped, even when its place has been used again. What a batch holds is dropped when nothing of it
+//! is recognised and counted, and its results are dropped, even when its place has been used again. What a batch holds is dropped when nothing of it
 //! can land any more: with its end, or, if it has failed, with the [doubt](crate::doubts) about it.
 
 use crate::doubts::{Doubts, Nodes, hold_once};
@@ -51,10 +51,18 @@ struct Flight {
     held: Option<Box<dyn Any>>,
     /// The nodes whose memory it changes.
     changes: Nodes,
-    /// Its future was dropped while it was in flight, and it changes memory.
+    /// Its future was dropped while it was in flight, or it is late; and it changes memory.
     abandoned: bool,
     /// What else it holds then.
     also: Vec<Rc<dyn Any>>,
+    /// It has failed by its deadline, and the transport still has it.
+    late: bool,
+}
+
+impl Flight {
+    fn holds(&self) -> bool {
+        self.held.is_some() || !self.also.is_empty()
+    }
 }
 
 /// What a batch has held.
@@ -78,7 +86,7 @@ pub(crate) struct Inflight {
     released: Vec<Released>,
     /// Batches in flight that hold something.
     holding: usize,
-    /// Batches in flight whose futures were dropped, and that change memory.
+    /// Batches whose futures were dropped, or that are late, and that change memory.
     abandoned: usize,
     /// Batches that have failed and may land yet.
     doubts: Doubts,
@@ -95,7 +103,7 @@ impl Inflight {
             self.places.len() as u32 - 1
         });
         let flight = &mut self.places[place as usize];
-        (flight.state, flight.changes, flight.abandoned) = (State::Waiting, changes, false);
+        (flight.state, flight.changes, flight.abandoned, flight.late) = (State::Waiting, changes, false, false);
         u64::from(flight.generation) << 32 | u64::from(place)
     }
     #[inline]
@@ -162,6 +170,10 @@ impl Inflight {
     pub(crate) fn is_empty(&self) -> bool {
         self.by_age.is_empty()
     }
+    /// Does a transport have batches whose end matters?
+    pub(crate) fn expects_completions(&self) -> bool {
+        !self.is_empty() || self.has_abandoned()
+    }
     /// The times at which the batches in flight were posted.
     pub(crate) fn posting_times(&self) -> impl Iterator<Item = Duration> + '_ {
         self.dates.iter().map(|(at, _)| *at)
@@ -178,10 +190,6 @@ impl Inflight {
     /// Records the result of a batch; returns the waker of the future that waits for it.
     #[inline]
     pub(crate) fn settle(&mut self, id: u64, chain: Chain, failure: Failure) -> Option<Waker> {
-        self.end(id, chain, failure, false)
-    }
-    #[inline]
-    fn end(&mut self, id: u64, chain: Chain, failure: Failure, by_deadline: bool) -> Option<Waker> {
         match self.get(id) {
             Some(flight) if flight.state == State::Waiting => {
                 flight.state = State::Done;
@@ -190,12 +198,12 @@ impl Inflight {
                 flight.failure = failure;
                 let (changes, waker) = (flight.changes, flight.waker.take());
                 if failed && !changes.is_empty() {
-                    self.doubts.add(changes, by_deadline, Vec::new(), None);
+                    self.doubts.add(changes, Vec::new(), None);
                 }
                 waker
             }
             _ => {
-                self.end_unwatched(id, failure, by_deadline);
+                self.settle_unwatched(id, failure);
                 None
             }
         }
@@ -203,26 +211,32 @@ impl Inflight {
 
     /// Records the result of a batch for which no future waits, or that has ended already.
     #[inline(never)]
-    fn end_unwatched(&mut self, id: u64, failure: Failure, by_deadline: bool) {
-        let Some(flight) = self.get(id).filter(|flight| flight.state == State::Unwatched) else {
+    fn settle_unwatched(&mut self, id: u64, failure: Failure) {
+        let Some(flight) = self.get(id).filter(|flight| flight.late || flight.state == State::Unwatched) else {
             self.strays += 1;
             return;
         };
-        let (changes, abandoned) = (flight.changes, std::mem::take(&mut flight.abandoned));
+        let (changes, state) = (flight.changes, flight.state);
+        let (late, abandoned) = (std::mem::take(&mut flight.late), std::mem::take(&mut flight.abandoned));
         let (held, also) = (flight.held.take(), std::mem::take(&mut flight.also));
-        self.holding -= usize::from(held.is_some() || !also.is_empty());
+        let holds = held.is_some() || !also.is_empty();
+        self.strays += u64::from(late);
+        self.holding -= usize::from(holds && !late);
         self.abandoned -= usize::from(abandoned);
         match failure {
             // Its verbs may land later, unnoticed (N7).
-            Some(_) if !changes.is_empty() => self.doubts.add(changes, by_deadline, also, held),
-            _ if held.is_some() || !also.is_empty() => self.released.push((held, also)),
+            Some(_) if !changes.is_empty() => self.doubts.add(changes, also, held),
+            _ if holds => self.released.push((held, also)),
             _ => {}
         }
-        self.close(id);
+        // Its future may not have asked yet what became of it.
+        if state == State::Unwatched {
+            self.close(id);
+        }
     }
 
     /// Fails the batches that are older than `deadline`; returns whether there were any, and the wakers of their
-    /// futures.
+    /// futures. The transport still has them: until it has ended them, they count as abandoned.
     pub(crate) fn expire(&mut self, now: Duration, deadline: Duration) -> (bool, Vec<Waker>) {
         let (mut any, mut woken) = (false, Vec::new());
         self.date(now);
@@ -234,11 +248,30 @@ impl Inflight {
             self.pop_oldest();
             if waiting {
                 any = true;
-                let late = FabricError::Deadline { node, after: deadline };
-                woken.extend(self.end(id, Chain::new(), Some(Box::new(late)), true));
+                woken.extend(self.expire_one(id, FabricError::Deadline { node, after: deadline }));
             }
         }
         (any, woken)
+    }
+
+    fn expire_one(&mut self, id: u64, error: FabricError) -> Option<Waker> {
+        let flight = self.get(id)?;
+        flight.late = true;
+        if flight.state == State::Waiting {
+            flight.state = State::Done;
+            flight.failure = Some(Box::new(error));
+            flight.abandoned = !flight.changes.is_empty();
+            let (abandoned, waker) = (flight.abandoned, flight.waker.take());
+            self.abandoned += usize::from(abandoned);
+            return waker;
+        }
+        let (holds, abandoned) = (flight.holds(), flight.abandoned);
+        // Nobody waits for what it holds any more.
+        self.holding -= usize::from(holds);
+        if !holds && !abandoned {
+            self.close(id);
+        }
+        None
     }
 
     /// Returns the result of a batch, once.
@@ -252,7 +285,7 @@ impl Inflight {
             }
             State::Done => {
                 let (chain, failure) = (std::mem::take(&mut flight.chain), flight.failure.take());
-                self.close(id);
+                self.close_or_leave(id);
                 Landing::Ended(chain, failure)
             }
             State::Free | State::Unwatched => Landing::Taken,
@@ -273,6 +306,11 @@ impl Inflight {
                 Some(held)
             }
             // It has failed, so it may land yet (N7).
+            Some(flight) if flight.state == State::Done && flight.late => {
+                flight.held = Some(held);
+                self.drop_result(id);
+                None
+            }
             _ => {
                 self.drop_result(id);
                 self.doubts.hold_boxed(held)
@@ -283,12 +321,12 @@ impl Inflight {
     /// failed.
     pub(crate) fn hold_until_landed(&mut self, held: &Rc<dyn Any>) {
         for flight in self.places.iter_mut().filter(|flight| flight.abandoned) {
-            self.holding += usize::from(flight.held.is_none() && flight.also.is_empty());
+            self.holding += usize::from(!flight.holds() && !flight.late);
             hold_once(&mut flight.also, held);
         }
         self.doubts.hold(held);
     }
-    /// Are there batches in flight that change memory, and whose futures were dropped?
+    /// Does a transport still have batches that change memory, and whose futures were dropped or have failed by the deadline?
     #[inline]
     pub(crate) fn has_abandoned(&self) -> bool {
         self.abandoned > 0
@@ -311,7 +349,15 @@ impl Inflight {
     fn drop_result(&mut self, id: u64) {
         if let Some(flight) = self.get(id) {
             (flight.chain, flight.failure) = (Chain::new(), None);
-            self.close(id);
+            self.close_or_leave(id);
+        }
+    }
+    /// Its result was taken. If the transport still has it, its place stays until that has ended it.
+    #[inline]
+    fn close_or_leave(&mut self, id: u64) {
+        match self.get(id).filter(|flight| flight.late) {
+            Some(flight) => flight.state = State::Unwatched,
+            None => self.close(id),
         }
     }
     /// Batches in flight that hold something.

@@ -16,6 +16,10 @@ struct ManualState {
     alarms: RefCell<Vec<Duration>>,
     posted: RefCell<Vec<(u64, Chain)>>,
     answers: RefCell<Vec<(u64, Chain)>>,
+    /// Batches that fail.
+    failures: RefCell<Vec<u64>>,
+    /// Number of the latest connection to each node.
+    connections: Cell<u64>,
 }
 
 struct ManualTransport(Rc<ManualState>);
@@ -27,7 +31,10 @@ impl Transport for ManualTransport {
     }
     fn progress(&mut self, completions: &mut dyn Completions) -> bool {
         let answers = std::mem::take(&mut *self.0.answers.borrow_mut());
-        let any = !answers.is_empty();
+        let failures = std::mem::take(&mut *self.0.failures.borrow_mut());
+        let any = !answers.is_empty() || !failures.is_empty();
+        let lost = || Box::new(FabricError::Unreachable { node: WORD.node(), reason: "lost".to_owned() });
+        failures.into_iter().for_each(|id| completions.complete(id, Chain::new(), Err(lost())));
         answers.into_iter().for_each(|(id, chain)| completions.complete(id, chain, Ok(())));
         any
     }
@@ -36,6 +43,9 @@ impl Transport for ManualTransport {
     }
     fn wake_at(&mut self, at: Duration) {
         self.0.alarms.borrow_mut().push(at);
+    }
+    fn connections(&self, _: NodeId) -> u64 {
+        self.0.connections.get()
     }
     fn capabilities(&self) -> Capabilities {
         Capabilities::default()
@@ -98,6 +108,92 @@ fn a_second_completion_changes_nothing_and_is_counted() {
     drop(span.faa(WORD, 1));
     endpoint.progress();
     assert_eq!(endpoint.strays(), 2);
+}
+
+/// Holds a value until all has landed, and returns whether that is still held.
+fn held_until_settled(endpoint: &Endpoint) -> impl Fn() -> bool + use<> {
+    let held: Rc<()> = Rc::new(());
+    let watched = Rc::downgrade(&held);
+    endpoint.hold_until_settled(held);
+    move || watched.strong_count() > 0
+}
+
+#[test]
+fn what_exceeds_its_deadline_may_land_until_the_transport_has_ended_it() {
+    for fails in [false, true] {
+        let (state, endpoint) = manual_endpoint();
+        endpoint.set_deadline(Duration::from_secs(2));
+        let span = endpoint.span(OpKind::Other);
+        let late = span.faa(WORD, 1);
+        state.now.set(Duration::from_secs(2));
+        assert!(Executor::new().block_on(&endpoint, late).is_err());
+        assert!(!endpoint.is_settled() && !endpoint.has_landed(0));
+        let is_held = held_until_settled(&endpoint);
+        state.connections.set(1);
+        endpoint.progress();
+        assert!(is_held(), "a later connection says nothing about what the transport still has");
+        if fails {
+            let (id, _) = state.posted.borrow_mut().remove(0);
+            state.failures.borrow_mut().push(id);
+            endpoint.progress();
+            assert!(is_held() && !endpoint.is_settled());
+            state.connections.set(2);
+        } else {
+            answer(&state, 77);
+        }
+        endpoint.progress();
+        assert!(endpoint.is_settled() && !is_held(), "fails: {fails}");
+        assert_eq!((endpoint.strays(), endpoint.failed()), (1, u64::from(fails)));
+    }
+}
+
+#[test]
+fn what_has_failed_may_land_until_there_is_a_later_connection() {
+    let (state, endpoint) = manual_endpoint();
+    let span = endpoint.span(OpKind::Other);
+    let fail = |posted| {
+        let (id, _) = state.posted.borrow_mut().remove(0);
+        state.failures.borrow_mut().push(id);
+        let failed: Result<u64, FabricError> = Executor::new().block_on(&endpoint, posted);
+        assert!(failed.is_err());
+    };
+    assert!(endpoint.has_landed(0));
+    fail(span.faa(WORD, 1));
+    assert!(!endpoint.has_landed(0) && endpoint.has_landed(1) && !endpoint.is_settled());
+    let first = held_until_settled(&endpoint);
+    state.connections.set(1);
+    fail(span.faa(WORD, 1));
+    endpoint.progress();
+    assert!(!first() && !endpoint.is_settled(), "the second one has failed over the later connection");
+    let second = held_until_settled(&endpoint);
+    state.connections.set(2);
+    assert!(second() && endpoint.is_settled() && !second());
+    // READs change nothing.
+    let posted = span.read(WORD, 8);
+    let (id, _) = state.posted.borrow_mut().remove(0);
+    state.failures.borrow_mut().push(id);
+    assert!(Executor::new().block_on(&endpoint, posted).is_err());
+    assert!(endpoint.has_landed(2) && endpoint.is_settled());
+}
+
+#[test]
+fn what_was_given_up_may_land_until_it_has_ended() {
+    let (state, endpoint) = manual_endpoint();
+    let span = endpoint.span(OpKind::Other);
+    drop(span.read(WORD, 8));
+    assert!(endpoint.is_settled(), "a READ changes nothing");
+    drop(span.faa(WORD, 1));
+    let is_held = held_until_settled(&endpoint);
+    state.posted.borrow_mut().remove(0);
+    assert!(is_held() && !endpoint.is_settled());
+    answer(&state, 1);
+    endpoint.progress();
+    assert!(!is_held() && endpoint.is_settled());
+    // With its endpoint, nobody learns of its end.
+    drop(span.faa(WORD, 1));
+    let is_held = held_until_settled(&endpoint);
+    drop((span, endpoint));
+    assert!(is_held());
 }
 
 #[test]
