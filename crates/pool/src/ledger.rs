@@ -3,11 +3,13 @@
 //! Invariants: a ledger belongs to a thread, and counts what all clients of one pool do on that thread. An object that was
 //! retired is freed only when all pins that were there when it was retired have ended (E2, E3), except pins of clients that
 //! were evicted: their verbs take no effect any more. The ledger knows no epochs: it compares moments. Nor is an object freed
-//! while a verb is in flight that may still change it, if a fabric can tell.
+//! while a verb is in flight that may still change it, and was posted before the object was retired. (Later ones come by copies of
+//! pointers in caches: they expect a value that no other object has.) A simulator can tell.
 
 use farindex_fabric::RemotePtr;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// The pins of one session in one epoch: the moment at which the first of them began, and their number.
 #[derive(Debug)]
@@ -25,19 +27,25 @@ struct Ledger {
     sessions: BTreeMap<usize, (u64, u64)>,
     /// Clients that were evicted. They may open further sessions until they learn of it.
     evicted: BTreeSet<(u64, u64)>,
-    retired: BTreeMap<u64, u64>,
+    /// When each object was retired, by the ledger's moments and by the simulator's clock.
+    retired: BTreeMap<u64, (u64, Duration)>,
     problems: Vec<String>,
     freed: u64,
-    /// Describes a verb that may still change these bytes.
-    may_change: Option<Box<MayChange>>,
+    flights: Option<Box<dyn Flights>>,
 }
 
-/// Describes a verb that may still change so many bytes from an address on, if there is one.
-pub type MayChange = dyn Fn(RemotePtr, u64) -> Option<String>;
+/// Tells which verbs are in flight.
+pub trait Flights {
+    /// Its clock.
+    fn now(&self) -> Duration;
+    /// Describes a verb that may still change so many bytes from an address on, and was posted by this time, if there is one.
+    fn may_change(&self, at: RemotePtr, bytes: u64, posted_by: Duration) -> Option<String>;
+}
 
 impl Ledger {
-    fn check_landings(&mut self, ptr: RemotePtr, bytes: u64) {
-        if let Some(verb) = self.may_change.as_ref().and_then(|may_change| may_change(ptr, bytes)) {
+    fn check_landings(&mut self, ptr: RemotePtr, bytes: u64, posted_by: Duration) {
+        let landing = self.flights.as_ref().and_then(|flights| flights.may_change(ptr, bytes, posted_by));
+        if let Some(verb) = landing {
             self.problems.push(format!("{ptr} is free for reuse while {verb} may still change it"));
         }
     }
@@ -51,8 +59,8 @@ pub fn open() {
 }
 
 /// Has the ledger ask this for each object that is freed for reuse.
-pub fn ask(may_change: Box<MayChange>) {
-    with(|ledger| ledger.may_change = Some(may_change));
+pub fn ask(flights: Box<dyn Flights>) {
+    with(|ledger| ledger.flights = Some(flights));
 }
 
 /// Closes the ledger; returns how many retired objects were freed, and what was wrong.
@@ -116,7 +124,8 @@ pub(crate) fn evicted(client: (u64, u64)) {
 /// An object was retired.
 pub(crate) fn retired(ptr: RemotePtr) {
     with(|ledger| {
-        ledger.retired.insert(ptr.to_bits(), ledger.now);
+        let now = ledger.flights.as_ref().map_or(Duration::ZERO, |flights| flights.now());
+        ledger.retired.insert(ptr.to_bits(), (ledger.now, now));
     });
 }
 
@@ -124,8 +133,8 @@ pub(crate) fn retired(ptr: RemotePtr) {
 pub(crate) fn freed(ptr: RemotePtr, bytes: u64) {
     with(|ledger| {
         ledger.freed += 1;
-        ledger.check_landings(ptr, bytes);
-        let Some(at) = ledger.retired.remove(&ptr.to_bits()) else { return };
+        let Some((at, by)) = ledger.retired.remove(&ptr.to_bits()) else { return };
+        ledger.check_landings(ptr, bytes, by);
         if let Some(((_, epoch), _)) = ledger.groups.iter().find(|(_, group)| group.began < at) {
             let what = format!("{ptr} is free for reuse while an operation pinned at {epoch} may still read it");
             ledger.problems.push(what);
@@ -135,5 +144,5 @@ pub(crate) fn freed(ptr: RemotePtr, bytes: u64) {
 
 /// An object that was never linked is free for reuse.
 pub(crate) fn discarded(ptr: RemotePtr, bytes: u64) {
-    with(|ledger| ledger.check_landings(ptr, bytes));
+    with(|ledger| ledger.check_landings(ptr, bytes, Duration::MAX));
 }

@@ -35,7 +35,7 @@ impl World {
             self.flights.push(Flight::default());
             self.flights.len() as u32 - 1
         });
-        self.flights[flight as usize].open(conn, id, chain);
+        self.flights[flight as usize].open(conn, id, chain, self.now);
         self.latest = Some(flight);
         self.drop_if_revoked(flight);
         self.schedule(flight);

@@ -57,6 +57,8 @@ pub(crate) struct Flight {
     pub(crate) conn: u32,
     /// The endpoint's number for the flight.
     pub(crate) id: u64,
+    /// When it was posted.
+    pub(crate) posted: u64,
     pub(crate) chain: Chain,
     pub(crate) lanes: Vec<Lane>,
     pub(crate) plans: Vec<Plan>,
@@ -75,8 +77,8 @@ pub(crate) struct Flight {
 
 impl Flight {
     /// Takes a chain and sorts its verbs into lanes.
-    pub(crate) fn open(&mut self, conn: u32, id: u64, chain: Chain) {
-        (self.conn, self.id, self.chain) = (conn, id, chain);
+    pub(crate) fn open(&mut self, conn: u32, id: u64, chain: Chain, now: u64) {
+        (self.conn, self.id, self.chain, self.posted) = (conn, id, chain, now);
         (self.events, self.awaited, self.received, self.hold) = (0, 0, 0, u32::MAX);
         (self.fails, self.lags) = (false, false);
         self.lanes.clear();

@@ -4,11 +4,13 @@
 //! for its part of the batch has passed.
 
 use crate::flight::Flight;
+use crate::sim::nanos;
 use crate::world::World;
 use farindex_fabric::{RemotePtr, VerbKind};
 use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// A verb that changes memory, and may still take effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,15 +36,20 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// Returns a verb that may still change these bytes, if there is one.
-    pub fn may_change(&self, at: RemotePtr, bytes: u64) -> Option<Landing> {
-        self.world.borrow().may_change(at, bytes)
+    /// Virtual time.
+    pub fn now(&self) -> Duration {
+        Duration::from_nanos(self.world.borrow().now)
+    }
+    /// Returns a verb that may still change these bytes, and was posted by this time, if there is one.
+    pub fn may_change(&self, at: RemotePtr, bytes: u64, posted_by: Duration) -> Option<Landing> {
+        self.world.borrow().may_change(at, bytes, nanos(posted_by))
     }
 }
 
 impl World {
-    fn may_change(&self, at: RemotePtr, bytes: u64) -> Option<Landing> {
-        let in_flight = (0..).zip(&self.flights).filter(|(_, flight)| flight.events > 0);
+    fn may_change(&self, at: RemotePtr, bytes: u64, posted_by: u64) -> Option<Landing> {
+        let is_in_flight = |flight: &Flight| flight.events > 0 && flight.posted <= posted_by;
+        let in_flight = (0..).zip(&self.flights).filter(|(_, flight)| is_in_flight(flight));
         in_flight.flat_map(|(number, flight)| self.changes(number, flight)).find(|landing| {
             let end = landing.at.offset() + 8;
             landing.at.node() == at.node() && landing.at.offset() < at.offset() + bytes && at.offset() < end

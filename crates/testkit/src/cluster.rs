@@ -172,9 +172,16 @@ fn close_ledger(report: &mut SeedReport) {
 
 /// What the ledger of pins asks the simulation for.
 #[cfg(feature = "marks")]
-fn may_change(sim: &Sim) -> Box<farindex_pool::ledger::MayChange> {
-    let in_flight = sim.in_flight();
-    Box::new(move |at, bytes| in_flight.may_change(at, bytes).map(|landing| landing.to_string()))
+struct InSim(farindex_sim::InFlight);
+
+#[cfg(feature = "marks")]
+impl farindex_pool::ledger::Flights for InSim {
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+    fn may_change(&self, at: farindex_fabric::RemotePtr, bytes: u64, posted_by: Duration) -> Option<String> {
+        self.0.may_change(at, bytes, posted_by).map(|landing| landing.to_string())
+    }
 }
 
 fn try_seed(
@@ -253,7 +260,7 @@ fn try_seed(
     }
     let sim = Rc::new(Sim::new(seed, config).map_err(|error| error.to_string())?);
     #[cfg(feature = "marks")]
-    farindex_pool::ledger::ask(may_change(&sim));
+    farindex_pool::ledger::ask(Box::new(InSim(sim.in_flight())));
     if index_under_test.has_calls() || setup.smallest || setup.quiet {
         sim.set_call_handler(farindex_index::call_table().into_handler());
         if rng.chance(ODDS / 2) {
