@@ -1,9 +1,9 @@
 //! The catalog: named indexes.
 //!
-//! Invariants: an entry is [reserved](reservation) before it is written. Its state becomes "ready" after all other bytes are
+//! Invariants: an entry is reserved before it is written. Its state becomes "ready" after all other bytes are
 //! written (one batch, G4), a checksum covers those bytes, and the state says whose they are. States change by CAS alone, from
 //! a state that says for which index: so a change that lands late changes nothing of another index. Names are added and
-//! removed under one [lock](locked). A `uid` is never given to a second index. If several ready entries have one name, the
+//! removed under one lock. A `uid` is never given to a second index. If several ready entries have one name, the
 //! entry with the largest `uid` has the name.
 
 mod locked;
