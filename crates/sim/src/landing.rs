@@ -4,7 +4,6 @@
 //! for its part of the batch has passed.
 
 use crate::flight::Flight;
-use crate::sim::nanos;
 use crate::world::World;
 use farindex_fabric::{RemotePtr, VerbKind};
 use std::cell::RefCell;
@@ -42,7 +41,7 @@ impl InFlight {
     }
     /// Returns a verb that may still change these bytes, and was posted by this time, if there is one.
     pub fn may_change(&self, at: RemotePtr, bytes: u64, posted_by: Duration) -> Option<Landing> {
-        self.world.borrow().may_change(at, bytes, nanos(posted_by))
+        self.world.borrow().may_change(at, bytes, posted_by.as_nanos().try_into().unwrap_or(u64::MAX))
     }
 }
 

@@ -27,7 +27,7 @@
 //! | values | `rng`, `order` (G4 and N3), `queue` (future events), `flight` (a posted batch), `stall` (what is to be stopped), `report` |
 //! | schedulers | `swarm`, `adversary` (draws when verbs take effect), `model` (computes when), `client_state` |
 //! | state | `world` (nodes, clients, connections, batches in flight) |
-//! | changes of it | `faults` (crashes, freezes, revocations, failing nodes), `stall` (a client stopped in a batch), `watch` (who was silent), then `steps` (effects of verbs) |
+//! | changes of it | `faults` (crashes, freezes, revocations, failing nodes), `stall` (a client stopped in a batch), `watch` (who was silent), then `steps` (effects of verbs); it is read by `landing` (what may still land) |
 //! | engine | `engine` (posts batches, carries out events) |
 //! | interface | `fabric`, then `client`, then `sim` |
 //!

@@ -435,6 +435,6 @@ impl Drop for Sim {
     }
 }
 
-pub(crate) fn nanos(span: Duration) -> u64 {
+fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
