@@ -40,8 +40,8 @@ pub(crate) async fn within<F: Future + ?Sized>(polls: u64, mut future: Pin<&mut 
 
 /// Polls a future so many times at most, and drops it at once after the last of them: its last batch is in flight. `None`: it has
 /// not completed.
-async fn until_in_flight<F: Future + ?Sized>(polls: u64, mut future: Pin<&mut F>) -> Option<F::Output> {
-    let mut left = polls;
+pub async fn until_in_flight<F: Future>(polls: u64, future: F) -> Option<F::Output> {
+    let (mut future, mut left) = (pin!(future), polls);
     poll_fn(|cx| match future.as_mut().poll(cx) {
         Poll::Ready(done) => Poll::Ready(Some(done)),
         Poll::Pending if left == 0 => Poll::Ready(None),
@@ -108,7 +108,7 @@ impl Worker {
     pub(crate) async fn with_patience<T>(polls: u64, in_flight: bool, operation: impl Future<Output = T>) -> Option<T> {
         match (polls, in_flight) {
             (u64::MAX, _) => Some(operation.await),
-            (polls, true) => until_in_flight(polls, pin!(operation)).await,
+            (polls, true) => until_in_flight(polls, operation).await,
             (polls, false) => within(polls, pin!(operation)).await,
         }
     }

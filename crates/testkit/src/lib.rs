@@ -90,6 +90,7 @@ pub mod worker;
 pub mod workload;
 pub mod world;
 
+pub use cancelling::until_in_flight;
 pub use cluster::run_seed;
 pub use index_under_test::IndexUnderTest;
 pub use report::{SeedReport, Stuck, Totals};

@@ -13,27 +13,11 @@ use farindex_index::{
 };
 use farindex_pool::{Client, Pool, PoolOptions};
 use farindex_sim::{Config, ODDS, Sim, SimRng};
+use farindex_testkit::until_in_flight;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
-
-/// Polls a future, and drops it after so many polls.
-pub(crate) async fn within<F: Future>(polls: u64, future: F) -> Option<F::Output> {
-    let mut future = Box::pin(future);
-    let mut left = polls;
-    std::future::poll_fn(|cx| match future.as_mut().poll(cx) {
-        Poll::Ready(value) => Poll::Ready(Some(value)),
-        Poll::Pending if left == 0 => Poll::Ready(None),
-        Poll::Pending => {
-            left -= 1;
-            Poll::Pending
-        }
-    })
-    .await
-}
 
 async fn answer(index: &impl PointIndex, call: &Call) -> Result<Outcome, IndexError> {
     Ok(match call {
@@ -104,7 +88,7 @@ pub(crate) async fn work(
     for i in 0..work.ops {
         let patience = if work.cancel > 0 && rng.below(work.cancel) == 0 { rng.below(4) } else { u64::MAX };
         if rng.below(6) == 0 {
-            within(patience, work_on_many(index, &mut rng, work.keys, log, stamps)).await;
+            until_in_flight(patience, work_on_many(index, &mut rng, work.keys, log, stamps)).await;
             continue;
         }
         let key = vec![b'a' + rng.below(work.keys) as u8];
@@ -121,7 +105,7 @@ pub(crate) async fn work(
         };
         let ticket = log.borrow_mut().invoke(call.clone(), stamps.tick());
         // What failed, and what was cancelled, may have taken effect.
-        if let Some(Ok(outcome)) = within(patience, answer(index, &call)).await {
+        if let Some(Ok(outcome)) = until_in_flight(patience, answer(index, &call)).await {
             match (&outcome, call.value()) {
                 (Outcome::Value(Some(value)), _) => _ = seen.insert(key, value.clone()),
                 (Outcome::Inserted | Outcome::Updated | Outcome::Written | Outcome::Replaced, Some(value)) => {

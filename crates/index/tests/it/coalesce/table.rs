@@ -1,11 +1,11 @@
 //! The table itself: cost, dropped futures, memory.
 
 use super::toy::Toy;
-use super::within;
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{Endpoint, Executor, Fabric, MemoryFabric, OpKind};
 use farindex_index::coalesce::{Coalesced, Coalescer};
 use farindex_index::{IndexError, Insert, PointIndex, Update, Upsert};
+use farindex_testkit::until_in_flight;
 use farindex_testkit::world::join_all;
 use std::sync::Arc;
 use std::time::Instant;
@@ -111,9 +111,9 @@ fn cancelled_at_every_point() {
             Executor::new().block_on(&endpoint, async {
                 let work = (0..6u8).map(async |i| {
                     let patience = if i == dropped { polls } else { u64::MAX };
-                    let wrote = within(patience, index.upsert(b"k", &[i])).await;
-                    let got = within(patience, index.get(b"k")).await;
-                    let many = within(patience, index.get_many(&[b"l", b"k", b"m", b"k"])).await;
+                    let wrote = until_in_flight(patience, index.upsert(b"k", &[i])).await;
+                    let got = until_in_flight(patience, index.get(b"k")).await;
+                    let many = until_in_flight(patience, index.get_many(&[b"l", b"k", b"m", b"k"])).await;
                     assert!(many.is_none_or(|many| many.is_ok_and(|many| many.len() == 4)), "{polls} {dropped} {i}");
                     (wrote, got)
                 });
@@ -139,9 +139,9 @@ fn an_elected_waiter_that_goes_passes_it_on() {
         let mut second = Box::pin(index.insert(b"k", b"2"));
         let third = index.insert(b"k", b"3");
         let mut third = Box::pin(third);
-        assert!(within(0, &mut first).await.is_none());
-        assert!(within(0, &mut second).await.is_none());
-        assert!(within(0, &mut third).await.is_none());
+        assert!(until_in_flight(0, &mut first).await.is_none());
+        assert!(until_in_flight(0, &mut second).await.is_none());
+        assert!(until_in_flight(0, &mut third).await.is_none());
         assert_eq!(first.await, Ok(Insert::Inserted));
         drop(second);
         assert_eq!(third.await, Ok(Insert::Exists));

@@ -1,12 +1,13 @@
 //! What owners and proposers leave that crash, and audits that clear that away.
 
 use super::owners::{reclaim, settle, while_ticking};
-use super::{polled, tear};
+use super::tear;
 use farindex_index::dex::Config;
 use farindex_index::{Dex, Lifecycle, PointIndex, PoolIndex, Upsert};
 use farindex_pool::audit::Audit;
 use farindex_pool::layout::HOME;
 use farindex_pool::{PoolError, PoolOptions};
+use farindex_testkit::until_in_flight;
 use farindex_testkit::world::{Member, World};
 use std::ops::Bound;
 use std::time::Duration;
@@ -47,7 +48,7 @@ fn an_audit_frees_what_a_crashed_client_has_proposed() {
         let asks = Dex::open(&proposer.session, "dex").await.expect("the index");
         let last = Dex::open(&third.session, "dex").await.expect("the index");
         index.own((Bound::Included(&b"k"[..]), Bound::Unbounded)).await.expect("a range");
-        assert_eq!(polled(40, asks.upsert(b"z", b"2")).await, None);
+        assert_eq!(until_in_flight(40, asks.upsert(b"z", b"2")).await, None);
         // What nobody has owned is taken, given back, and taken again: three maps.
         assert_eq!(last.upsert(b"a", b"3").await, Ok(Upsert::Inserted));
         let rest = (Bound::Unbounded, Bound::Excluded(&b"k"[..]));
@@ -88,7 +89,7 @@ fn an_audit_does_not_free_what_a_client_that_has_come_meanwhile_proposes() {
         let asks = Dex::open(&proposer.session, "dex").await.expect("the index");
         index.own((Bound::Included(&b"k"[..]), Bound::Unbounded)).await.expect("a range");
         let mut asked = Box::pin(asks.upsert(b"z", b"1"));
-        assert_eq!(polled(40, asked.as_mut()).await, None);
+        assert_eq!(until_in_flight(40, asked.as_mut()).await, None);
         // Another map counts.
         assert_eq!(audited.upsert(b"a", b"2").await, Ok(Upsert::Inserted));
         audited.audit(&mut audit, alone).await.expect("a walk");

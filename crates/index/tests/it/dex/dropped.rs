@@ -1,7 +1,7 @@
 //! An index that is dropped while an owner has copies of its leaves: the owner learns of it before its next operation, and
 //! writes to no memory that has another use by now.
 
-use super::{polled, tear};
+use super::tear;
 use farindex_fabric::memory::Delivery;
 use farindex_index::dex::Config;
 use farindex_index::tree::faults::{Fault, plant};
@@ -9,6 +9,7 @@ use farindex_index::{Dex, IndexError, Lifecycle, OrderedIndex, PointIndex, PoolI
 use farindex_pool::audit::Audit;
 use farindex_pool::{PoolOptions, Session};
 use farindex_testkit::alone::assert_sound;
+use farindex_testkit::until_in_flight;
 use farindex_testkit::world::{Ctx, Member, World};
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -116,7 +117,7 @@ fn a_drop_restores_what_a_crashed_owner_has_left() {
         assert_eq!(index.upsert(b"the key!", b"a value!").await, Ok(Upsert::Inserted));
         // Its operation is given up when it has made its proposal.
         let asks = Dex::open(&other.session, "dex").await.expect("the index");
-        assert_eq!(polled(40, asks.upsert(b"the key!", b"another!")).await, None);
+        assert_eq!(until_in_flight(40, asks.upsert(b"the key!", b"another!")).await, None);
         drop(asks);
         // Of the owner's next change one word has landed.
         tear(&other, (b"a value!", b"changed!")).await;

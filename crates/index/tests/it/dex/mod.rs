@@ -13,23 +13,6 @@ mod write_back;
 
 use farindex_fabric::{NodeId, RemotePtr};
 use farindex_testkit::world::Member;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
-use std::task::Poll;
-
-/// What comes of an operation that is polled so many times and then given up.
-async fn polled<T>(polls: u64, work: impl Future<Output = T>) -> Option<T> {
-    let (mut work, mut left) = (pin!(work), polls);
-    poll_fn(|cx| match work.as_mut().poll(cx) {
-        Poll::Ready(done) => Poll::Ready(Some(done)),
-        Poll::Pending if left == 0 => Poll::Ready(None),
-        Poll::Pending => {
-            left -= 1;
-            Poll::Pending
-        }
-    })
-    .await
-}
 
 /// Changes a word of a pool of 4 MiB that nothing else holds, as if of an owner's change only one word had landed.
 async fn tear(member: &Member, (old, new): (&[u8; 8], &[u8; 8])) {

@@ -1,6 +1,5 @@
 //! Owners: what one compute node owns, another one asks for; what it does not give; who takes what a closed handle leaves.
 
-use super::polled;
 use farindex_fabric::memory::Delivery;
 use farindex_fabric::{OpKind, RemotePtr};
 use farindex_index::dex::{Config, Foreign, Moves};
@@ -8,6 +7,7 @@ use farindex_index::{Dex, IndexError, Lifecycle, PointIndex, PoolIndex, Upsert};
 use farindex_pool::audit::Audit;
 use farindex_pool::reclaim::Reclaimed;
 use farindex_pool::{PoolError, PoolOptions, catalog};
+use farindex_testkit::until_in_flight;
 use farindex_testkit::world::{Member, World, join_all};
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -91,7 +91,7 @@ fn a_record_that_a_proposal_names_is_not_freed() {
             let other = Dex::open(&second.session, "dex").await.expect("the index");
             // The first one has proposed by then; the second one waits for the answer to that.
             for polls in [40, polls] {
-                assert_eq!(polled(polls, other.upsert(b"key", b"2")).await, None);
+                assert_eq!(until_in_flight(polls, other.upsert(b"key", b"2")).await, None);
             }
             drop(other);
             second.close_while_ticking(&[&first]).await;
@@ -117,8 +117,8 @@ fn an_owner_answers_what_it_has_carried_out_before_it_leaves() {
             let index = Dex::create(&first.session, "dex", &Config::default()).await.expect("an index");
             assert_eq!(index.upsert(b"key", b"1").await, Ok(Upsert::Inserted));
             let other = Dex::open(&second.session, "dex").await.expect("the index");
-            assert_eq!(polled(40, other.upsert(b"key", b"2")).await, None);
-            polled(polls, first.client.tick(&first.endpoint)).await;
+            assert_eq!(until_in_flight(40, other.upsert(b"key", b"2")).await, None);
+            until_in_flight(polls, first.client.tick(&first.endpoint)).await;
             drop(index);
             assert_eq!(while_ticking(&members, other.upsert(b"key", b"2")).await, Ok(Upsert::Updated));
             drop(other);
@@ -144,7 +144,7 @@ fn a_proposed_map_is_not_reclaimed() {
         let index = Dex::create(&first.session, "dex", &Config::default()).await.expect("an index");
         assert_eq!(index.upsert(b"key", b"1").await, Ok(Upsert::Inserted));
         let other = Dex::open(&second.session, "dex").await.expect("the index");
-        assert_eq!(polled(40, other.upsert(b"key", b"2")).await, None);
+        assert_eq!(until_in_flight(40, other.upsert(b"key", b"2")).await, None);
         drop(other);
         second.close().await;
         assert!(reclaim(&first, &index).await.alone);
@@ -168,7 +168,7 @@ fn an_audit_takes_the_answer_to_a_proposal() {
         let index = Dex::create(&first.session, "dex", &Config::default()).await.expect("an index");
         assert_eq!(index.upsert(b"key", b"1").await, Ok(Upsert::Inserted));
         let other = Dex::open(&second.session, "dex").await.expect("the index");
-        assert_eq!(polled(40, other.upsert(b"key", b"2")).await, None);
+        assert_eq!(until_in_flight(40, other.upsert(b"key", b"2")).await, None);
         first.client.tick(&first.endpoint).await.expect("a heartbeat");
         drop(index);
         first.close_while_ticking(&[&second]).await;
@@ -255,7 +255,7 @@ fn an_owner_learns_of_what_it_has_given_away_by_a_later_map() {
     giving_up_heartbeats(async |members, index, takes, (polls, took)| {
         members[0].client.tick(&members[0].endpoint).await.expect("a heartbeat");
         if took {
-            assert_eq!(polled(40, index.upsert(b"key", b"4")).await, None, "after {polls} polls");
+            assert_eq!(until_in_flight(40, index.upsert(b"key", b"4")).await, None, "after {polls} polls");
         }
         for (asks, value) in [(index, b"4"), (takes, b"5")] {
             assert_eq!(while_ticking(members, asks.upsert(b"key", value)).await, Ok(Upsert::Updated));
@@ -300,14 +300,14 @@ fn giving_up_heartbeats(then: impl AsyncFn(&[Member], &Dex, &Dex, (u64, bool)) +
             let index = Dex::create(&first.session, "dex", &Config::default()).await.expect("an index");
             assert_eq!(index.upsert(b"key", b"1").await, Ok(Upsert::Inserted));
             let leaves = Dex::open(&second.session, "dex").await.expect("the index");
-            assert_eq!(polled(40, leaves.upsert(b"key", b"2")).await, None);
+            assert_eq!(until_in_flight(40, leaves.upsert(b"key", b"2")).await, None);
             // A proposal that is young stays: see `Ownership::keeps`.
             first.endpoint.sleep(Duration::from_millis(10)).await;
-            _ = polled(polls, first.client.tick(&first.endpoint)).await;
+            _ = until_in_flight(polls, first.client.tick(&first.endpoint)).await;
             drop(leaves);
             second.endpoint.settle().await;
             let takes = Dex::open(&third.session, "dex").await.expect("the index");
-            let took = polled(60, takes.upsert(b"key", b"3")).await;
+            let took = until_in_flight(60, takes.upsert(b"key", b"3")).await;
             assert!(matches!(took, None | Some(Ok(Upsert::Updated))), "{took:?}");
             count.set(count.get() + u32::from(took.is_some()));
             then(&members, &index, &takes, (polls, took.is_some())).await;
@@ -332,7 +332,7 @@ fn an_answer_is_not_taken_for_that_to_another_proposal() {
         );
         index.own((Bound::Included(&b"k"[..]), Bound::Unbounded)).await.expect("a range");
         // Refused, because what nobody has owned is taken meanwhile.
-        assert_eq!(polled(40, slow.upsert(b"z", b"2")).await, None);
+        assert_eq!(until_in_flight(40, slow.upsert(b"z", b"2")).await, None);
         assert_eq!(other.upsert(b"a", b"3").await, Ok(Upsert::Inserted));
         for _ in 0..24 {
             for member in &members {
@@ -341,7 +341,7 @@ fn an_answer_is_not_taken_for_that_to_another_proposal() {
             first.endpoint.sleep(lease / 16).await;
         }
         // Accepted.
-        assert_eq!(polled(40, other.upsert(b"z", b"3")).await, None);
+        assert_eq!(until_in_flight(40, other.upsert(b"z", b"3")).await, None);
         first.client.tick(&first.endpoint).await.expect("a heartbeat");
         assert_eq!(while_ticking(&members, slow.upsert(b"z", b"2")).await, Ok(Upsert::Inserted));
         assert_eq!(while_ticking(&members, other.upsert(b"z", b"3")).await, Ok(Upsert::Updated));
