@@ -1,20 +1,22 @@
-//! In the end: walks, audits and recoveries of an index that stop again and again, while many entries come and go. They stop
-//! between two round trips; or, if their client is slow, between two verbs of one batch.
+//! In the end: walks, audits, recoveries and lookups of an index that stop again and again, while many entries come and go. They
+//! stop between two round trips; or, if their client is slow, between two verbs of one batch.
 //!
 //! Invariants: only one client is there, and nobody crashes, so whatever a walk reports is wrong. The entries of the beginning
-//! stay: a walk visits each of them once, and so it visits those that came before it and go after it. Others come in bursts, so that tables grow by several steps between two
-//! verbs of a walk, and go again, and the epoch advances: what the walk has READ may have another use when it goes on.
+//! stay: a walk visits each of them once, and so it visits those that came before it and go after it; a lookup finds them.
+//! Others come in bursts, so that tables grow by several steps between two verbs of a walk, and go again, and the epoch
+//! advances: what the walk has READ may have another use when it goes on.
 
 use crate::cancelling::within;
 use crate::worker::Shared;
 use farindex_fabric::OpKind;
 use farindex_index::audit::Damage;
-use farindex_index::{AnyIndex, IndexConfig, IndexError, PointIndex, Value};
+use farindex_index::{AnyIndex, IndexConfig, IndexError, OrderedIndex, PointIndex, Value};
 use farindex_pool::audit::Audit;
 use farindex_pool::{PoolError, Session};
 use farindex_sim::{Client, ODDS, SimRng, Stall, StallAt};
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
+use std::ops::Bound;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
@@ -23,9 +25,13 @@ use std::time::Duration;
 const NAME: &str = "bursts";
 /// Entries that stay.
 const STAY: u64 = 20;
+const STAYS: &[u8] = b"stays";
 /// Indexes, and walks over each of them.
 const ROUNDS: u64 = 2;
 const WALKS: u64 = 3;
+/// Lookups in each of them, and the most keys that one asks for.
+const LOOKUPS: u64 = 8;
+const KEYS: u64 = 50;
 /// The longest value that comes and goes.
 const VALUE: u64 = 900;
 /// The longest burst, as an exponent of entries, and the longest of those that fall between two verbs of one batch: a directory may
@@ -39,6 +45,10 @@ const EARLY: u64 = 8;
 
 fn name_of(key: u64) -> Vec<u8> {
     format!("b{key}").into_bytes()
+}
+/// The name of an entry that never comes.
+fn never(key: u64) -> Vec<u8> {
+    format!("a{key}").into_bytes()
 }
 
 /// Entries that come and go.
@@ -183,6 +193,44 @@ async fn audit(shared: &Shared, session: &Session, index: &AnyIndex, burst: &mut
     Ok(())
 }
 
+/// Lookups among bursts find the entries that are there all the time, and none that never was. An index that is ordered is
+/// scanned as well.
+async fn look_up(shared: &Shared, index: &AnyIndex, burst: &mut Burst) -> Result<(), IndexError> {
+    if index.is_ordered() && burst.rng.chance(ODDS / 4) {
+        let found = burst.amid(pin!(index.scan((Bound::Unbounded, Bound::Unbounded), usize::MAX))).await??;
+        if let Some(pair) = found.windows(2).find(|pair| pair[0].key[..] >= pair[1].key[..]) {
+            shared.fail(format!(
+                "a scan among bursts returns {} in front of {}",
+                pair[0].key.escape_ascii(),
+                pair[1].key.escape_ascii()
+            ));
+        }
+        let finds = |name: &Vec<u8>| found.iter().any(|entry| entry.key[..] == name[..] && entry.value[..] == *STAYS);
+        if let Some(name) = (0..STAY).map(name_of).find(|name| !finds(name)) {
+            shared.fail(format!("a scan among bursts misses {}", name.escape_ascii()));
+        }
+        return Ok(());
+    }
+    let count = if burst.rng.chance(ODDS / 4) { 1 } else { burst.rng.within(1, KEYS) };
+    let asked: Vec<_> = (0..count).map(|_| burst.rng.below(STAY * 3 / 2)).collect();
+    let names: Vec<_> = asked.iter().map(|key| if *key < STAY { name_of(*key) } else { never(*key) }).collect();
+    let found = match &names[..] {
+        [name] => vec![burst.amid(pin!(index.get(name))).await??],
+        _ => {
+            let keys: Vec<_> = names.iter().map(Vec::as_slice).collect();
+            burst.amid(pin!(index.get_many(&keys))).await??
+        }
+    };
+    for ((key, name), value) in asked.iter().zip(&names).zip(found) {
+        let expected = (*key < STAY).then_some(STAYS);
+        if value.as_deref() != expected {
+            let value = value.map(|value| value.escape_ascii().to_string());
+            shared.fail(format!("one of {count} gets among bursts, of {}, returns {value:?}", name.escape_ascii()));
+        }
+    }
+    Ok(())
+}
+
 /// Walks over a new index in each of the ways, and drops it. `slow` is the client of `session`, if its batches are to be slow.
 pub(crate) async fn judge(
     shared: &Shared,
@@ -204,7 +252,7 @@ pub(crate) async fn judge(
             Burst { index: of_bursts, session: session_of_bursts, rng, next: STAY, first: STAY, go: true, slow };
         let mut is_full = false;
         for key in 0..STAY {
-            match index.insert(&name_of(key), b"stays").await {
+            match index.insert(&name_of(key), STAYS).await {
                 Err(IndexError::Pool(PoolError::Full { .. })) => is_full = true,
                 inserted => _ = inserted?,
             }
@@ -225,6 +273,10 @@ pub(crate) async fn judge(
             }
             if kept < STAY {
                 shared.fail(format!("{} entries are lost, amid bursts of others", STAY - kept));
+            }
+            for _ in 0..LOOKUPS {
+                burst.run(false).await?;
+                look_up(shared, &index, &mut burst).await?;
             }
             shared.bursts.set(shared.bursts.get() + 1);
         }
