@@ -41,6 +41,8 @@ pub enum Fault {
     LinearEmptied,
     /// Linear: a record behind its head is accepted without a check of the tags of its words.
     LinearTorn,
+    /// Linear: of many gets, one that sees slots of a moved region in front of an end takes its key for absent.
+    LinearMovedEnd,
     /// Linear: a region is moved without sealing its empty slots, so that a client that does not know of the next table
     /// finds no entry.
     LinearUnsealed,

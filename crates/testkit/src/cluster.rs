@@ -33,6 +33,7 @@ const SETTINGS: u64 = 1000;
 pub(crate) const WORKERS: u64 = 2000;
 const STALLS: u64 = 4000;
 const TWINS: u64 = 5000;
+const EDGES: u64 = 15_000;
 const REFILLING: u64 = 6000;
 pub(crate) const PAIR: u64 = 7000;
 const HOLDING: u64 = 8000;
@@ -209,6 +210,9 @@ fn try_seed(
     };
     let colliding_bits = index_under_test.colliding_bits(&mut rng);
     let mut workload = Workload::draw(&mut rng, setup, colliding_bits);
+    if setup.edges {
+        workload = workload.at_an_edge(&mut SimRng::new(seed, EDGES), setup.short);
+    }
     if setup.twins {
         workload = workload.with_twins(&mut SimRng::new(seed, TWINS));
     }

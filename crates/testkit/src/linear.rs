@@ -58,9 +58,9 @@ pub use faults::cases;
 #[cfg(feature = "marks")]
 mod faults {
     use super::LinearUnderTest;
-    use crate::Setup;
     use crate::fault_detection::{FaultCase, planted_in, violation};
     use crate::shard::insert_remove_churn;
+    use crate::{Feature, Setup};
     use farindex_index::faults::Fault;
     use farindex_sim::ODDS;
 
@@ -86,6 +86,12 @@ mod faults {
                 &[Fault::LinearTorn],
             )
             .seen_at(164),
+            planted(
+                "linear: one of many gets ends in the region behind the one that its key has been moved from",
+                "Fault::LinearMovedEnd",
+                Setup::default().with(Feature::Many).with(Feature::Growing).with(Feature::Edges),
+                &[Fault::LinearMovedEnd],
+            ),
             planted(
                 "linear: a worker's copy of the root misses the growth",
                 "Fault::LinearUnsealed",

@@ -52,6 +52,8 @@ pub struct Setup {
     pub stalling: bool,
     /// The hot keys share their hashes: see [`twins`](crate::twins).
     pub twins: bool,
+    /// Hot and colliding keys lie at the end of the first half of a table of slots.
+    pub edges: bool,
     /// Memory nodes; `None`: the seed draws one or two.
     pub nodes: Option<u64>,
     /// Do all coroutines of a client share a session? Otherwise the seed draws that.
@@ -192,6 +194,7 @@ impl Default for Setup {
             stall: None,
             stalling: false,
             twins: false,
+            edges: false,
             nodes: None,
             one_session: false,
             perturbing: None,

@@ -85,11 +85,13 @@ pub enum Feature {
     Midst,
     /// Operations are given up, and what they have posted takes effect much later.
     Lagging,
+    /// Hot and colliding keys lie around a place in the midst of a table up to which it may have been moved.
+    Edges,
 }
 
 impl Feature {
     /// Every feature, in the order in which they are drawn.
-    pub const ALL: [Feature; 37] = [
+    pub const ALL: [Feature; 38] = [
         Feature::Stalls,
         Feature::Twins,
         Feature::Many,
@@ -127,6 +129,7 @@ impl Feature {
         Feature::Slow,
         Feature::Midst,
         Feature::Lagging,
+        Feature::Edges,
     ];
 
     /// The odds that a seed has it.
@@ -144,6 +147,7 @@ impl Feature {
         match self {
             Feature::Stalls => setup.stalling = true,
             Feature::Twins => setup.twins = true,
+            Feature::Edges => setup.edges = true,
             Feature::Many => setup.many = ODDS / 2,
             Feature::Crowded => (setup.hot_keys, setup.colliding_keys, setup.overflowing) = ((4, 10), (30, 60), 0),
             Feature::Full => setup.tight = ODDS,

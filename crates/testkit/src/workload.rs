@@ -91,6 +91,9 @@ pub struct Workload {
     shape: Shape,
 }
 
+/// Numbers of other keys are smaller.
+const FIRST_AT_AN_EDGE: u64 = 1 << 20;
+
 /// The key with this number: its bytes alone where keys are to be short.
 fn key_of(number: u64, short: bool) -> Vec<u8> {
     if short {
@@ -151,6 +154,22 @@ impl Workload {
     #[must_use]
     pub(crate) fn with_twins(mut self, rng: &mut SimRng) -> Self {
         self.hot = twins::draw(rng, rng.clone().within(2, 4));
+        self
+    }
+
+    /// Hot and colliding keys whose hashes have a 0 in the lowest bit and ones in the next. Tables of slots order keys by their
+    /// bits from the lowest on: there such keys have their homes in the last slots of the first half, whatever the table's size.
+    /// The ends of regions are there, too, so entries spill from a region that may have been moved into one that has not. Half of
+    /// the colliding keys have more of these bits, and so fill the gap between the others and the end.
+    #[must_use]
+    pub(crate) fn at_an_edge(mut self, rng: &mut SimRng, short: bool) -> Self {
+        let bits = rng.within(4, 6) as u32;
+        let mut next = FIRST_AT_AN_EDGE + rng.below(FIRST_AT_AN_EDGE);
+        let half = self.colliding.len() / 2;
+        let (wide, narrow) = self.colliding.split_at_mut(half);
+        for (keys, bits) in [(&mut self.hot[..], bits), (wide, bits), (narrow, bits + 3)] {
+            keys.clone_from_slice(&keys_at((!1, bits), keys.len() as u64, &mut next, short));
+        }
         self
     }
 

@@ -4,6 +4,7 @@ use super::Linear;
 use super::lookup::{LookupResult, Op, Purpose, Scan};
 use crate::block::UNIT;
 use crate::extendible::directory::Guards;
+use crate::faults::{Fault, planted};
 use crate::many::{BatchedLookup, Candidates, Judged};
 use crate::marks::mark;
 use crate::slotted::geometry::Segment;
@@ -57,9 +58,13 @@ impl<'a> BatchedLookup<'a> for Op<'a> {
                 found.iter().for_each(|it| candidates.add(it.ptr, it.units as usize * UNIT));
                 Judged::Open
             }
-            Scan::End { at, sealed: false } if !moved => {
+            Scan::End { at, sealed: false } if !moved || planted(Fault::LinearMovedEnd) => {
                 self.note_end(&segment, at);
                 Judged::Answer(None)
+            }
+            Scan::End { sealed: false, .. } => {
+                mark!("linear many: moved slots in front of an end");
+                Judged::Open
             }
             _ => Judged::Open,
         })
