@@ -11,22 +11,22 @@
 //! An operation of an index opens a [`Span`], posts all its verbs through it, and so has them counted under its kind.
 
 mod batch;
+mod span;
 
 use batch::Verbs;
 pub use batch::{Batch, Completion, Done, Ticket};
+pub use span::Span;
 
 use crate::buf::BufPool;
-use crate::call::{CallRefused, check_request};
 use crate::doubts::Nodes;
 use crate::exec::yield_now;
 use crate::inflight::Inflight;
-use crate::meter::{Class, Counters, Meter, OpKind};
+use crate::meter::{Meter, OpKind};
 use crate::timer::{Sleep, Timers};
-use crate::transport::{Capabilities, Completions, Identity, Post, Transport};
-use crate::{Buf, Chain, Driver, FabricError, Idle, NodeId, RemotePtr, Verb, VerbKind};
+use crate::transport::{Capabilities, Completions, Post, Transport};
+use crate::{Buf, Chain, Driver, FabricError, Idle, NodeId, Verb};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::future::Future;
 use std::rc::Rc;
 use std::task::Waker;
 use std::time::Duration;
@@ -59,7 +59,7 @@ struct Inner {
     /// Are batches of READs fetched ahead, while other coroutines run?
     interleaves: Cell<bool>,
     /// Is a READ alone carried out when it is posted, without a chain?
-    reads_now: Cell<bool>,
+    runs_now: Cell<bool>,
     /// Will somebody ask for progress soon, whether an executor runs now or not? See [`Driver::expect_progress`].
     expects_progress: Cell<bool>,
     /// Woken by the next verb or timer: see [`Driver::wake_on_work`].
@@ -109,7 +109,7 @@ impl Endpoint {
     /// Makes an endpoint from a connection.
     pub fn new(transport: Box<dyn Transport>) -> Self {
         let buffers = Rc::new(BufPool::new(transport.registrar()));
-        let reads_now = Cell::new(transport.reads_now());
+        let runs_now = Cell::new(transport.runs_now());
         Endpoint {
             inner: Rc::new(Inner {
                 transport: RefCell::new(transport),
@@ -122,7 +122,7 @@ impl Endpoint {
                 streak: Cell::new(0),
                 arrived: RefCell::default(),
                 interleaves: Cell::new(false),
-                reads_now,
+                runs_now,
                 expects_progress: Cell::new(false),
                 watcher: Cell::default(),
             }),
@@ -131,7 +131,7 @@ impl Endpoint {
     /// Begins an operation: its verbs are posted and counted through the span.
     #[inline]
     pub fn span(&self, kind: OpKind) -> Span {
-        Span { endpoint: self.clone(), kind, cost: RefCell::default(), waits: Cell::new(0) }
+        Span::new(self.clone(), kind)
     }
     /// A buffer of `len` bytes with undefined content.
     #[inline]
@@ -199,7 +199,7 @@ impl Endpoint {
     /// Elsewhere, and on other fabrics, it changes nothing. Off at first.
     pub fn set_interleaving(&self, interleaves: bool) {
         self.inner.interleaves.set(interleaves);
-        self.inner.reads_now.set(!interleaves && self.inner.transport.borrow().reads_now());
+        self.inner.runs_now.set(!interleaves && self.inner.transport.borrow().runs_now());
     }
     /// Is this a fabric on which coroutines can interleave so?
     pub fn can_interleave(&self) -> bool {
@@ -293,7 +293,7 @@ impl Endpoint {
     fn launch(&self, verbs: &mut Verbs) -> Launched {
         match verbs {
             Verbs::Chain(chain) => self.launch_chain(chain),
-            Verbs::Read(ptr, buf) if self.inner.reads_now.get() => {
+            Verbs::Read(ptr, buf) if self.inner.runs_now.get() => {
                 // Not in the head of the `match`: the transport would stay borrowed within it.
                 let now = self.inner.transport.borrow_mut().read_now(*ptr, buf);
                 match now {
@@ -448,152 +448,5 @@ impl Driver for Endpoint {
 
     fn wake_on_work(&self, waker: &Waker) {
         drop(self.inner.watcher.replace(Some(waker.clone())));
-    }
-}
-
-/// One operation: posts its verbs, and counts them and every wait.
-pub struct Span {
-    endpoint: Endpoint,
-    kind: OpKind,
-    cost: RefCell<Counters>,
-    /// Waits that have ended. A batch that was posted before the latest wait ended was in flight together with that
-    /// wait.
-    waits: Cell<u32>,
-}
-
-impl Span {
-    /// The endpoint that its verbs go through.
-    pub fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
-    }
-    /// The kind of operation.
-    pub fn kind(&self) -> OpKind {
-        self.kind
-    }
-    /// Returns the cost of the operation so far.
-    pub fn cost(&self) -> Counters {
-        *self.cost.borrow()
-    }
-    /// Begins a batch of verbs on the index itself.
-    pub fn batch(&self) -> Batch<'_> {
-        self.batch_of(Class::Index)
-    }
-    /// Begins a batch that only dereferences key-value blocks.
-    pub fn block_batch(&self) -> Batch<'_> {
-        self.batch_of(Class::Block)
-    }
-    #[inline]
-    fn batch_of(&self, class: Class) -> Batch<'_> {
-        Batch::new(self, class)
-    }
-    /// READs `len` bytes at once, as a batch that is posted and awaited: on mapped memory that needs neither a chain nor a
-    /// future. `None`, and nothing is posted or counted, where it is to be posted as a batch: on other fabrics, where its
-    /// coroutine may have to let others run, and where it fails.
-    #[inline]
-    pub fn read_now(&self, class: Class, ptr: RemotePtr, len: usize) -> Option<Buf> {
-        let inner = &*self.endpoint.inner;
-        if !inner.reads_now.get() || !len.is_multiple_of(8) || len > MAX_READ_LEN || !inner.goes_on() {
-            return None;
-        }
-        let mut buf = inner.buffers.take(len);
-        if !matches!(inner.transport.borrow_mut().read_now(ptr, &mut buf), Some(Ok(()))) {
-            return None;
-        }
-        inner.streak.set(inner.streak.get() + 1);
-        self.waits.set(self.waits.get() + 1);
-        let (mut cost, of_block) = (self.cost.borrow_mut(), u64::from(class == Class::Block));
-        cost.batches += 1;
-        cost.reads += 1;
-        cost.block_reads += of_block;
-        cost.bytes_read += len as u64;
-        cost.round_trips += 1;
-        cost.block_round_trips += of_block;
-        Some(buf)
-    }
-    /// READs `len` bytes.
-    pub fn read(&self, ptr: RemotePtr, len: usize) -> impl Future<Output = Result<Buf, FabricError>> + '_ {
-        let mut batch = self.batch();
-        let ticket = batch.read(ptr, len);
-        let posted = batch.post();
-        async move { Ok(posted.await?.buf(ticket)) }
-    }
-    /// WRITEs a buffer.
-    pub fn write(&self, ptr: RemotePtr, buf: Buf) -> impl Future<Output = Result<(), FabricError>> + '_ {
-        let mut batch = self.batch();
-        batch.write(ptr, buf);
-        let posted = batch.post();
-        async move { posted.await.map(drop) }
-    }
-    /// Compare-and-swap; returns the word before.
-    pub fn cas(&self, ptr: RemotePtr, expect: u64, new: u64) -> impl Future<Output = Result<u64, FabricError>> + '_ {
-        let mut batch = self.batch();
-        let ticket = batch.cas(ptr, expect, new);
-        let posted = batch.post();
-        async move { Ok(posted.await?.old(ticket)) }
-    }
-    /// Fetch-and-add; returns the word before.
-    pub fn faa(&self, ptr: RemotePtr, add: u64) -> impl Future<Output = Result<u64, FabricError>> + '_ {
-        let mut batch = self.batch();
-        let ticket = batch.faa(ptr, add);
-        let posted = batch.post();
-        async move { Ok(posted.await?.old(ticket)) }
-    }
-    /// Compares the bits of `compare_mask` with those of `expect`, and stores those of `swap_mask` from `new`; returns
-    /// the word before. One verb where the fabric has it; elsewhere a READ and a loop of CAS, each of which is counted.
-    pub fn masked_cas(
-        &self,
-        ptr: RemotePtr,
-        expect: u64,
-        new: u64,
-        compare_mask: u64,
-        swap_mask: u64,
-    ) -> impl Future<Output = Result<u64, FabricError>> + '_ {
-        let native = self.endpoint.capabilities().masked_cas;
-        let mut batch = self.batch();
-        let ticket =
-            if native { batch.masked_cas(ptr, expect, new, compare_mask, swap_mask) } else { batch.read(ptr, 8) };
-        let posted = batch.post();
-        async move {
-            let mut done = posted.await?;
-            if native {
-                return Ok(done.old(ticket));
-            }
-            let mut seen = done.buf(ticket).words().first().copied().unwrap_or_default();
-            loop {
-                if (seen ^ expect) & compare_mask != 0 {
-                    return Ok(seen);
-                }
-                let old = self.cas(ptr, seen, seen & !swap_mask | new & swap_mask).await?;
-                if old == seen {
-                    return Ok(old);
-                }
-                seen = old;
-            }
-        }
-    }
-    /// Asks the memory node's CPU, and returns its reply: see [`call`](crate::call). It is a batch of its own. Where
-    /// the fabric has no CALL ([`Capabilities::call`](crate::Capabilities::call)), it is [`FabricError::Unsupported`];
-    /// a request that the node refuses is [`FabricError::CallRefused`].
-    pub fn call(&self, node: NodeId, request: Buf) -> impl Future<Output = Result<Vec<u8>, FabricError>> + '_ {
-        let mut batch = self.batch();
-        if let Err(CallRefused(reason)) = check_request(request.len()) {
-            batch.refuse(FabricError::CallRefused { node, reason });
-        }
-        let ticket = batch.push(RemotePtr::new(node, 0), VerbKind::Call { request, reply: None });
-        let posted = batch.post();
-        async move { posted.await?.reply(ticket) }
-    }
-    /// Revokes a client on one memory node (G6): none of its verbs takes effect there once this completes.
-    pub fn revoke(&self, node: NodeId, identity: Identity) -> impl Future<Output = Result<(), FabricError>> + '_ {
-        let mut batch = self.batch();
-        batch.push(RemotePtr::new(node, 0), VerbKind::Revoke(identity));
-        let posted = batch.post();
-        async move { posted.await.map(drop) }
-    }
-}
-
-impl Drop for Span {
-    fn drop(&mut self) {
-        self.endpoint.inner.meter.borrow_mut().record(self.kind, self.cost.get_mut());
     }
 }

@@ -42,7 +42,7 @@ const LINES_AT_A_TIME: u32 = 10;
 impl Manner {
     /// What the cache lines of a chain take, where a latency is injected: those of its READs overlap, each atomic takes its
     /// own.
-    fn waits(&self, chain: &Chain) -> Duration {
+    fn waits(&self, chain: &[Verb]) -> Duration {
         let (mut lines, mut atomics) = (0u32, 0u32);
         for verb in chain {
             match &verb.kind {
@@ -109,7 +109,7 @@ impl Mapped {
     }
 
     /// Checks rights and capabilities; returns whether the chain revokes a client.
-    fn check_rights(&self, chain: &Chain, manner: &Manner) -> Result<bool, FabricError> {
+    fn check_rights(&self, chain: &[Verb], manner: &Manner) -> Result<bool, FabricError> {
         let mut revokes = false;
         for verb in chain {
             match verb.kind {
@@ -128,7 +128,7 @@ impl Mapped {
     /// Carries a chain out. If a region's file was cut, verbs on it have touched zeros in its place, and the chain
     /// fails. The error is behind a pointer so that success moves no room for it about.
     #[inline]
-    fn run(&self, gate: &Gate, chain: &mut Chain, manner: &Manner) -> Result<(), Box<FabricError>> {
+    fn run(&self, gate: &Gate, chain: &mut [Verb], manner: &Manner) -> Result<(), Box<FabricError>> {
         let words = |verb: &Verb| {
             let region = self.nodes.get(verb.ptr.node().index())?;
             Words(region.words()).one_sided(verb)
@@ -158,7 +158,7 @@ impl Mapped {
     }
 
     #[cold]
-    fn check_lost(&self, chain: &Chain) -> Result<(), Box<FabricError>> {
+    fn check_lost(&self, chain: &[Verb]) -> Result<(), Box<FabricError>> {
         let lost = |node: NodeId| self.nodes.get(node.index()).is_some_and(Region::is_lost);
         match chain.iter().map(|verb| verb.node()).find(|node| lost(*node)) {
             Some(node) => Err(Box::new(FabricError::Unreachable { node, reason: LOST.to_owned() })),
@@ -168,11 +168,11 @@ impl Mapped {
 
     /// Carries out any chain: with control verbs, on memory that may only be read, or one that fails.
     #[cold]
-    fn carry_out(&self, gate: &Gate, chain: &mut Chain, manner: &Manner) -> Result<(), Box<FabricError>> {
+    fn carry_out(&self, gate: &Gate, chain: &mut [Verb], manner: &Manner) -> Result<(), Box<FabricError>> {
         self.carry_out_any(gate, chain, manner).map_err(Box::new)
     }
 
-    fn carry_out_any(&self, gate: &Gate, chain: &mut Chain, manner: &Manner) -> Result<(), FabricError> {
+    fn carry_out_any(&self, gate: &Gate, chain: &mut [Verb], manner: &Manner) -> Result<(), FabricError> {
         if self.check_rights(chain, manner)? {
             Words::check_all(chain, |ptr| self.region(ptr))?;
             for verb in chain.iter() {
@@ -220,7 +220,7 @@ struct Connection {
 impl Connection {
     /// Waits as long as the chain's cache lines take, where a latency is injected.
     #[cold]
-    fn wait_for_lines(&self, chain: &Chain) {
+    fn wait_for_lines(&self, chain: &[Verb]) {
         let until = self.now() + self.manner.waits(chain);
         self.wait_until(until);
     }
@@ -242,7 +242,7 @@ impl Transport for Connection {
         }
     }
     #[inline]
-    fn run_now(&mut self, chain: &mut Chain) -> Option<Result<(), Box<FabricError>>> {
+    fn run_now(&mut self, chain: &mut [Verb]) -> Option<Result<(), Box<FabricError>>> {
         match self.manner.delivery {
             Delivery::Immediate => {
                 if !self.manner.line.is_zero() {
@@ -253,7 +253,7 @@ impl Transport for Connection {
             Delivery::Deferred => None,
         }
     }
-    fn reads_now(&self) -> bool {
+    fn runs_now(&self) -> bool {
         // By nothing more than loads.
         self.manner.delivery == Delivery::Immediate && self.manner.line.is_zero() && !self.mapped.read_only
     }

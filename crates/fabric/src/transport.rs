@@ -5,7 +5,7 @@
 //! have in common (buffers, futures, round trips, deadlines, timers) lives in the [`Endpoint`] on top.
 
 use crate::slab::Registrar;
-use crate::{Buf, Chain, Endpoint, FabricError, NodeId, RemotePtr};
+use crate::{Buf, Chain, Endpoint, FabricError, NodeId, RemotePtr, Verb};
 use std::time::Duration;
 
 /// Identifies a client to the fabric, so that `revoke` can name it. Stored in the pool, 24 bytes.
@@ -102,12 +102,12 @@ pub trait Transport {
     /// Carries a chain out at once and in place, where verbs take no time: mapped memory does. `None` where a chain is
     /// to be [posted](Self::post); then it is as it was. Unlike a posted chain, this one never moves. The error is behind a
     /// pointer so that success moves no room for it about.
-    fn run_now(&mut self, chain: &mut Chain) -> Option<Result<(), Box<FabricError>>> {
+    fn run_now(&mut self, chain: &mut [Verb]) -> Option<Result<(), Box<FabricError>>> {
         let _ = chain;
         None
     }
-    /// Does [`read_now`](Self::read_now) carry READs out?
-    fn reads_now(&self) -> bool {
+    /// Do [`read_now`](Self::read_now) and [`run_now`](Self::run_now) carry out what cannot fail?
+    fn runs_now(&self) -> bool {
         false
     }
     /// Carries out one READ as [`run_now`](Self::run_now) does a chain: the usual batch, which then needs no chain. `None`

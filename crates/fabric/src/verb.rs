@@ -70,6 +70,11 @@ impl VerbKind {
 }
 
 impl Verb {
+    /// An unfenced verb.
+    #[inline]
+    pub fn new(ptr: RemotePtr, kind: VerbKind) -> Self {
+        Verb { ptr, fence: false, kind }
+    }
     /// Bytes it touches in far memory.
     #[inline]
     pub fn len(&self) -> usize {

@@ -11,7 +11,7 @@
 //!   miss, on AArch64 as well as in the language; `SeqCst` ones do not, and cost nothing more on x86-64.
 //! - An unfenced WRITE need not wait for earlier READs (N3); here it does, since `Release` stores pass no earlier load.
 
-use crate::{Chain, FabricError, RemotePtr, Verb, VerbKind, region};
+use crate::{FabricError, RemotePtr, Verb, VerbKind, region};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// 8-byte words of a cache line.
@@ -181,7 +181,7 @@ impl<'a> Words<'a> {
 
     /// Can this whole chain be carried out?
     pub(crate) fn check_all<'r>(
-        chain: &Chain,
+        chain: &[Verb],
         region: impl Fn(RemotePtr) -> Result<Words<'r>, FabricError>,
     ) -> Result<(), FabricError> {
         chain.iter().try_for_each(|verb| region(verb.ptr)?.check(verb))
@@ -201,12 +201,12 @@ impl<'a> Words<'a> {
     /// While it carries out one verb, the processor fetches what the next ones touch: the misses of a batch overlap.
     #[inline]
     pub(crate) fn run_one_sided<'r, P, E>(
-        chain: &mut Chain,
+        chain: &mut [Verb],
         words: impl Fn(&Verb) -> Option<&'r [AtomicU64]>,
         enter: impl FnOnce() -> Result<P, E>,
     ) -> Option<Result<(), E>> {
         // The usual chain is looked at once.
-        if let [verb] = chain.as_mut_slice() {
+        if let [verb] = chain {
             let words = words(verb)?;
             return Some(enter().map(|_pass| Words::perform(&mut verb.kind, words)));
         }
@@ -239,7 +239,7 @@ impl<'a> Words<'a> {
 
     /// Carries out a whole chain whose verbs may name several nodes.
     pub fn run<'r>(
-        chain: &mut Chain,
+        chain: &mut [Verb],
         region: impl Fn(RemotePtr) -> Result<Words<'r>, FabricError>,
         mut control: impl FnMut(&mut Verb) -> Result<(), FabricError>,
     ) -> Result<(), FabricError> {

@@ -16,7 +16,7 @@
 use super::{Area, ShapeVerb, Shapes};
 use crate::driver::{Bench, Worker};
 use crate::workload::{Op, mix64};
-use farindex_fabric::{Endpoint, Executor, Fabric, FabricError, NodeId, OpKind, RemotePtr, Ticket};
+use farindex_fabric::{Buf, Class, Endpoint, Executor, Fabric, FabricError, NodeId, OpKind, RemotePtr, Ticket};
 use farindex_index::join::try_join_all;
 use farindex_index::{
     Entry, IndexError, Insert, KeyBounds, Limits, OrderedIndex, PointIndex, Remove, RemoveIf, Replace, Update, Upsert,
@@ -177,21 +177,48 @@ impl RawIndex {
         let seed = key.first_chunk().map_or(0, |first| u64::from_le_bytes(*first));
         let home = self.place(self.index, mix64(seed));
         let (mut blocks, mut arrived) = (0, 0);
-        let mut reads = SmallVec::<[Ticket; 4]>::new();
+        let of = |lines: &Buf| lines.words().iter().step_by(8).fold(0, |all, word| all | word) & self.nothing;
         let span = self.endpoint.span(kind);
         for step in &shape.steps {
-            let of_blocks = step.iter().all(|verb| verb.area == Area::Block);
-            let mut batch = if of_blocks { span.block_batch() } else { span.batch() };
-            for verb in step {
-                let ptr = match verb.area {
-                    Area::Index => home.add(arrived),
-                    Area::Block if matches!(verb.verb, ShapeVerb::Write(_)) => self.next_block(),
-                    Area::Block => {
-                        blocks += 1;
-                        self.place(self.block, mix64(seed.wrapping_add(blocks)) ^ arrived)
-                    }
-                };
-                match verb.verb {
+            let verbs: SmallVec<[(RemotePtr, ShapeVerb); 4]> = step
+                .iter()
+                .map(|verb| {
+                    let ptr = match verb.area {
+                        Area::Index => home.add(arrived),
+                        Area::Block if matches!(verb.verb, ShapeVerb::Write(_)) => self.next_block(),
+                        Area::Block => {
+                            blocks += 1;
+                            self.place(self.block, mix64(seed.wrapping_add(blocks)) ^ arrived)
+                        }
+                    };
+                    (ptr, verb.verb)
+                })
+                .collect();
+            let class = if step.iter().all(|verb| verb.area == Area::Block) { Class::Block } else { Class::Index };
+            // As indexes do, so that mapped memory is used as well as it can be.
+            let mut along = match verbs[..] {
+                [(to, ShapeVerb::Write(bytes)), (_, ShapeVerb::Read(_))] => Some((to, self.endpoint.buf(bytes))),
+                _ => None,
+            };
+            let now = match verbs[..] {
+                [(ptr, ShapeVerb::Read(len))] => span.read_now(class, ptr, len),
+                [(_, ShapeVerb::Write(_)), (ptr, ShapeVerb::Read(len))] => {
+                    span.read_behind_now(class, &mut along, ptr, len)
+                }
+                [(ptr, ShapeVerb::Cas)] => {
+                    span.cas(ptr, 0, 1).await?;
+                    continue;
+                }
+                _ => None,
+            };
+            if let Some(lines) = now {
+                arrived |= of(&lines);
+                continue;
+            }
+            let mut batch = if class == Class::Block { span.block_batch() } else { span.batch() };
+            let mut reads = SmallVec::<[Ticket; 4]>::new();
+            for (ptr, verb) in verbs {
+                match verb {
                     ShapeVerb::Read(len) => reads.push(batch.read(ptr, len)),
                     ShapeVerb::Write(len) => _ = batch.write(ptr, self.endpoint.buf(len)),
                     ShapeVerb::Cas => _ = batch.cas(ptr, 0, 1),
@@ -199,9 +226,8 @@ impl RawIndex {
                 }
             }
             let mut done = batch.post().await?;
-            for read in reads.drain(..) {
-                let lines = done.buf(read);
-                arrived |= lines.words().iter().step_by(8).fold(0, |all, word| all | word) & self.nothing;
+            for read in reads {
+                arrived |= of(&done.buf(read));
             }
         }
         Ok(())

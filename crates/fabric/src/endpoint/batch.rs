@@ -60,6 +60,32 @@ impl Verbs {
     }
 }
 
+/// Counts a READ.
+#[inline]
+pub(super) fn count_read(cost: &mut Counters, class: Class, buf: &Buf) {
+    cost.reads += 1;
+    cost.block_reads += u64::from(class == Class::Block);
+    cost.bytes_read += buf.len() as u64;
+}
+
+/// Counts a batch of these verbs.
+#[inline]
+pub(super) fn count(cost: &mut Counters, class: Class, verbs: &[Verb]) {
+    cost.batches += 1;
+    for verb in verbs {
+        match &verb.kind {
+            VerbKind::Read(buf) => count_read(cost, class, buf),
+            VerbKind::Write(buf) => {
+                cost.writes += 1;
+                cost.bytes_written += buf.len() as u64;
+            }
+            VerbKind::Cas { .. } | VerbKind::MaskedCas { .. } => cost.cas += 1,
+            VerbKind::Faa { .. } => cost.faa += 1,
+            VerbKind::Call { .. } | VerbKind::Revoke(_) => cost.calls += 1,
+        }
+    }
+}
+
 /// A batch that is being built: one doorbell, one round trip.
 #[must_use = "nothing is posted until `post` or `post_detached`"]
 pub struct Batch<'s> {
@@ -115,7 +141,7 @@ impl<'s> Batch<'s> {
             self.check_read(ptr, len);
         }
         let buf = self.span.endpoint.buf(if self.failure.is_none() { len } else { 0 });
-        if self.verbs.len() == 0 && !self.fence && self.span.endpoint.inner.reads_now.get() {
+        if self.verbs.len() == 0 && !self.fence && self.span.endpoint.inner.runs_now.get() {
             self.verbs = Verbs::Read(ptr, buf);
             return Ticket(0);
         }
@@ -179,27 +205,12 @@ impl<'s> Batch<'s> {
     #[inline]
     fn count(&self) {
         let mut cost = self.span.cost.borrow_mut();
-        cost.batches += 1;
-        let count_read = |cost: &mut Counters, buf: &Buf| {
-            cost.reads += 1;
-            cost.block_reads += u64::from(self.class == Class::Block);
-            cost.bytes_read += buf.len() as u64;
-        };
-        let chain = match &self.verbs {
-            Verbs::Read(_, buf) => return count_read(&mut cost, buf),
-            Verbs::Chain(chain) => chain,
-        };
-        for verb in chain {
-            match &verb.kind {
-                VerbKind::Read(buf) => count_read(&mut cost, buf),
-                VerbKind::Write(buf) => {
-                    cost.writes += 1;
-                    cost.bytes_written += buf.len() as u64;
-                }
-                VerbKind::Cas { .. } | VerbKind::MaskedCas { .. } => cost.cas += 1,
-                VerbKind::Faa { .. } => cost.faa += 1,
-                VerbKind::Call { .. } | VerbKind::Revoke(_) => cost.calls += 1,
+        match &self.verbs {
+            Verbs::Read(_, buf) => {
+                cost.batches += 1;
+                count_read(&mut cost, self.class, buf);
             }
+            Verbs::Chain(chain) => count(&mut cost, self.class, chain),
         }
     }
 
@@ -355,11 +366,8 @@ impl<'s> Completion<'s> {
     /// Counts the wait that ends with so many verbs, unless the operation has waited meanwhile.
     #[inline]
     fn count_wait(&self, verbs: usize) {
-        if self.posted_after == self.span.waits.get() && verbs > 0 {
-            self.span.waits.set(self.posted_after + 1);
-            let mut cost = self.span.cost.borrow_mut();
-            cost.round_trips += 1;
-            cost.block_round_trips += u64::from(self.class == Class::Block);
+        if verbs > 0 {
+            self.span.count_wait(self.class, self.posted_after);
         }
     }
 

@@ -4,5 +4,6 @@ mod conformance;
 mod endpoint;
 #[cfg(target_os = "linux")]
 mod exec;
+mod in_place;
 #[cfg(all(target_os = "linux", not(miri)))]
 mod shm;

@@ -247,9 +247,8 @@ impl<'a> Op<'a> {
         piggyback: &mut PiggybackedWrite,
     ) -> Result<Option<Buf>, IndexError> {
         let (ptr, len) = (segment.slot(at), count as usize * segment.width);
-        if piggyback.is_none()
-            && (self.counted || !self.table.is_sync_due(self.pin.epoch()))
-            && let Some(slots) = self.span().read_now(Class::Index, ptr, len)
+        if (self.counted || !self.table.is_sync_due(self.pin.epoch()))
+            && let Some(slots) = self.span().read_behind_now(Class::Index, piggyback, ptr, len)
         {
             if !std::mem::replace(&mut self.counted, true) {
                 self.table.count_alone();

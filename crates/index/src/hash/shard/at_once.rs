@@ -26,7 +26,7 @@ impl Op<'_> {
     pub(super) fn look_now(&mut self) -> LookedNow {
         let geometry = self.table.geometry();
         let bucket = geometry.home(self.places.hash.bits(), geometry.version);
-        let Some(first) = self.read_first_now(&geometry, bucket, &None) else { return LookedNow::Open };
+        let Some(first) = self.read_first_now(&geometry, bucket, &mut None) else { return LookedNow::Open };
         let slots = self.unknown(&first, self.places.first_pattern(&geometry));
         let mut looked = LookedNow::Open;
         if slots != 0
@@ -46,22 +46,21 @@ impl Op<'_> {
         looked
     }
 
-    /// READs the level-1 bucket at once, if nothing else has to be in its batch.
+    /// READs the level-1 bucket at once, behind the WRITE of `along`, if nothing else has to be in its batch.
     #[inline]
     pub(super) fn read_first_now(
         &mut self,
         geometry: &Geometry,
         bucket: u64,
-        along: &Option<(RemotePtr, Buf)>,
+        along: &mut Option<(RemotePtr, Buf)>,
     ) -> Option<Snapshot> {
-        let joined = along.is_some()
-            || !self.counted && self.table.is_sync_due(self.pin.epoch())
+        let joined = !self.counted && self.table.is_sync_due(self.pin.epoch())
             || geometry.parent(bucket).is_some() && self.table.speculates();
         if joined {
             return None;
         }
         let at = geometry.bucket(Level::One, bucket);
-        let words = self.span().read_now(Class::Index, at, Level::One.bytes())?;
+        let words = self.span().read_behind_now(Class::Index, along, at, Level::One.bytes())?;
         if !std::mem::replace(&mut self.counted, true) {
             self.table.count_alone();
         }
