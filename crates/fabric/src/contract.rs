@@ -16,8 +16,9 @@
 //!   "order is always maintained" in the InfiniBand ordering table, volume 1, section 10.8.3.3).
 //! * **G5** A completed WRITE, CAS or FAA is seen by every verb posted afterwards, by any client.
 //! * **G6** Once `revoke(client)` has completed, no verb of that client takes effect any more, and no CALL of it; what
-//!   has taken effect is in the region. It travels on the control path: a memory node closes the client's connection; on shared memory the client's process is proved gone,
-//!   or is ended where the pool's settings allow that; a fabric that cannot do it says so.
+//!   has taken effect is in the region. It travels on the control path: a memory node closes the client's connection;
+//!   on shared memory the client's process is proved gone, or is ended where the pool's settings allow that; a fabric
+//!   that cannot do it says so.
 //!
 //! # Not promised
 //!

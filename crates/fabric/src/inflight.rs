@@ -1,8 +1,9 @@
 //! The batches of one endpoint that are in flight.
 //!
 //! Invariants: a batch ends once, by its completion or by its deadline, whichever is first; what comes in for it later
-//! is recognised and counted, and its results are dropped, even when its place has been used again. What a batch holds is dropped when nothing of it
-//! can land any more: with its end, or, if it has failed, with the [doubt](crate::doubts) about it.
+//! is recognised and counted, and its results are dropped, even when its place has been used again. What a batch holds
+//! is dropped when nothing of it can land any more: with its end, or, if it has failed, with the [doubt](crate::doubts)
+//! about it.
 
 use crate::doubts::{Doubts, Nodes, hold_once};
 use crate::{Chain, FabricError, NodeId};

@@ -1,5 +1,5 @@
-//! In the end: walks, audits, recoveries and lookups of an index that stop again and again, while many entries come and go. They
-//! stop between two round trips; or, if their client is slow, between two verbs of one batch.
+//! In the end: walks, audits, recoveries and lookups of an index that stop again and again, while many entries come and go.
+//! They stop between two round trips; or, if their client is slow, between two verbs of one batch.
 //!
 //! Invariants: only one client is there, and nobody crashes, so whatever a walk reports is wrong. The entries of the beginning
 //! stay: a walk visits each of them once, and so it visits those that came before it and go after it; a lookup finds them.

@@ -2,10 +2,11 @@
 //! time, or are set aside for a while.
 //!
 //! Invariants: an operation whose future was dropped stays open in the history: it may have taken effect, may still do, or
-//! never does. A lookup may be dropped at any time, and leaves nothing, but for lookups of SHARD, which count as writes here. A
-//! write that is dropped may leave a lock, which nobody takes over while its client lives, and memory (`docs/async.md`): so others may fail to get the lock, and what is left is
-//! recovered when the client has gone. A lookup that is set aside goes on or is dropped later; nobody waits for it for
-//! ever. None is set aside where others do wait for it (see `sets_aside`).
+//! never does. A lookup may be dropped at any time, and leaves nothing, but for lookups of SHARD, which count as writes
+//! here. A write that is dropped may leave a lock, which nobody takes over while its client lives, and memory
+//! (`docs/async.md`): so others may fail to get the lock, and what is left is recovered when the client has gone. A lookup
+//! that is set aside goes on or is dropped later; nobody waits for it for ever. None is set aside where others do wait for
+//! it (see `sets_aside`).
 
 use crate::worker::Worker;
 use crate::workload::Op;

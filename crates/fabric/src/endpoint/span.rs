@@ -1,8 +1,8 @@
 //! One operation: posts its verbs, and counts them and every wait.
 //!
-//! Invariants: a verb is posted when the method is called, not when its future is first polled. On mapped memory the usual verbs
-//! of an operation (a READ or an atomic alone; a READ behind a WRITE) are carried out *in place*: as the batch that they
-//! are, by the same rules and with the same counts, but without a chain from the heap and without a completion.
+//! Invariants: a verb is posted when the method is called, not when its future is first polled. On mapped memory the usual
+//! verbs of an operation (a READ or an atomic alone; a READ behind a WRITE) are carried out *in place*: as the batch that
+//! they are, by the same rules and with the same counts, but without a chain from the heap and without a completion.
 
 use super::batch::{Batch, count, count_read};
 use super::{Endpoint, MAX_READ_LEN};
