@@ -30,6 +30,7 @@ pub mod audit;
 mod backoff;
 pub mod block;
 pub mod coalesce;
+mod cycle;
 pub mod error;
 pub mod extendible;
 pub mod faults;

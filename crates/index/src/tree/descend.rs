@@ -12,6 +12,7 @@ use super::path_cache::Way;
 use super::retry::{Step, Trouble};
 use super::skeleton::{Tree, Unread};
 use crate::IndexError;
+use crate::cycle;
 use crate::marks::mark;
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use std::sync::Arc;
@@ -209,7 +210,8 @@ impl Tree {
         read: impl AsyncFn(RemotePtr) -> Result<Result<N, Unread>, IndexError>,
     ) -> Step<N> {
         let (mut at, mut left): (_, Option<RemotePtr>) = (found.at, None);
-        let mut way = WayRight::from(at);
+        // Low keys grow from each node to the next, and under a pin an address stays one node's.
+        let mut way = cycle::Way::from(at);
         loop {
             let read = match first.take() {
                 Some(node) => Ok(node),
@@ -261,31 +263,9 @@ impl Tree {
     }
 }
 
-/// Notices when right siblings lead back to a node. Only damaged ones do: low keys grow from each to the next, and under a pin an
-/// address stays one node's. (Brent's method: a cycle is gone through up to three times before.)
-struct WayRight {
-    passed: RemotePtr,
-    steps: u64,
-}
-
-impl WayRight {
-    fn from(at: RemotePtr) -> Self {
-        WayRight { passed: at, steps: 0 }
-    }
-    fn leads_back_to(&mut self, at: RemotePtr) -> bool {
-        self.steps += 1;
-        let back = at == self.passed;
-        if self.steps.is_power_of_two() {
-            self.passed = at;
-        }
-        back
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use farindex_fabric::NodeId;
 
     /// The way on these levels, one after the other.
     fn way(goal: (&str, Side), detours: &Detours, levels: &[u8]) -> Vec<(String, Side)> {
@@ -299,21 +279,6 @@ mod tests {
 
     fn is_way(found: &[(String, Side)], expected: &[(&str, Side)]) -> bool {
         found.iter().map(|(key, side)| (key.as_str(), *side)).eq(expected.iter().copied())
-    }
-
-    #[test]
-    fn a_way_to_the_right_that_leads_back_ends() {
-        let at = |number: u64| RemotePtr::new(NodeId::new(0), number * 64);
-        for before in [0, 1, 7, 64] {
-            for cycle in 1..70 {
-                let mut way = WayRight::from(at(0));
-                let place = |step: u64| if step < before { step } else { before + (step - before) % cycle };
-                let end = (1..1000).find(|step| way.leads_back_to(at(place(*step))));
-                assert!(end.is_some_and(|end| end <= 3 * (before + cycle)), "{before} {cycle}: {end:?}");
-            }
-        }
-        let mut way = WayRight::from(at(0));
-        assert!((1..10_000).all(|step| !way.leads_back_to(at(step))));
     }
 
     #[test]

@@ -12,6 +12,7 @@
 use super::slot::{META, Pattern, Slot};
 use super::stall::led_from;
 use crate::IndexError;
+use crate::cycle::Way;
 use crate::marks::mark;
 use farindex_fabric::{RemotePtr, Span};
 use farindex_pool::{Pin, PoolError};
@@ -48,15 +49,11 @@ impl Chain3 {
             return Ok(chain);
         }
         let (mut at, mut word) = (at, word);
-        // A cycle returns to the node that was the last one at a power of two (Brent).
-        let mut known = RemotePtr::NULL;
+        let mut way = Way::from(RemotePtr::NULL);
         while let Slot::Link(node) = Slot::decode(word) {
-            if node == known {
+            if way.leads_back_to(node) {
                 chain.broken = Some((at, "a chain of level 3 has a cycle".to_owned()));
                 return Ok(chain);
-            }
-            if chain.nodes.len().is_power_of_two() {
-                known = node;
             }
             let words = match span.read(node, NODE_LEN).await.map_err(|error| led_from(at, error)) {
                 Ok(words) => words,
