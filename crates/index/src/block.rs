@@ -17,7 +17,7 @@
 use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
 use crate::{IndexError, Value};
-use farindex_fabric::{Buf, Class, Endpoint, FabricError, RemotePtr, Span, cold};
+use farindex_fabric::{Buf, Class, Done, Endpoint, FabricError, RemotePtr, Span, Ticket, cold};
 use smallvec::SmallVec;
 use std::ops::Range;
 use xxhash_rust::xxh3::Xxh3;
@@ -242,8 +242,10 @@ pub(crate) async fn match_key(
 /// The blocks of slots that may be a key's: one batch READs them, and they are compared one by one.
 pub(crate) struct CandidateBlocks<'a, T> {
     span: &'a Span,
-    first: Option<(T, RemotePtr, Buf)>,
-    rest: std::vec::IntoIter<(T, RemotePtr, Buf)>,
+    /// The block of the only one, if it was READ in place.
+    now: Option<Buf>,
+    done: Option<Done>,
+    asked: smallvec::IntoIter<[(T, RemotePtr, Option<Ticket>); 2]>,
 }
 
 impl<'a, T> CandidateBlocks<'a, T> {
@@ -252,23 +254,15 @@ impl<'a, T> CandidateBlocks<'a, T> {
         span: &'a Span,
         candidates: impl IntoIterator<Item = (T, RemotePtr, usize)>,
     ) -> Result<Self, FabricError> {
-        let mut asked = candidates.into_iter();
-        let (first, second) = (asked.next(), asked.next());
-        // One candidate, as usual: neither it nor a place for others is allocated.
-        if let (Some((_, ptr, len)), None) = (&first, &second)
-            && let Some(buf) = span.read_now(Class::Block, *ptr, *len)
-        {
-            let first = first.map(|(candidate, ptr, _)| (candidate, ptr, buf));
-            return Ok(CandidateBlocks { span, first, rest: Vec::new().into_iter() });
-        }
-        let mut batch = span.block_batch();
-        let all = first.into_iter().chain(second).chain(asked);
-        let tickets: SmallVec<[_; 2]> =
-            all.map(|(candidate, ptr, len)| (candidate, ptr, batch.read(ptr, len))).collect();
-        let mut done = batch.post().await?;
-        let mut read = tickets.into_iter().map(|(candidate, ptr, ticket)| (candidate, ptr, done.buf(ticket)));
-        let (first, rest) = (read.next(), read.collect::<Vec<_>>());
-        Ok(CandidateBlocks { span, first, rest: rest.into_iter() })
+        let candidates = candidates.into_iter();
+        let (alone, mut now, mut batch) = (candidates.size_hint().1 == Some(1), None, span.block_batch());
+        let read = |(candidate, ptr, len)| {
+            now = if alone { span.read_now(Class::Block, ptr, len) } else { None };
+            (candidate, ptr, if now.is_none() { Some(batch.read(ptr, len)) } else { None })
+        };
+        let asked: SmallVec<_> = candidates.map(read).collect();
+        let done = if now.is_none() { Some(batch.post().await?) } else { None };
+        Ok(CandidateBlocks { span, now, done, asked: asked.into_iter() })
     }
 
     /// Compares the next block with the key; `None` if there are no more.
@@ -277,8 +271,9 @@ impl<'a, T> CandidateBlocks<'a, T> {
         hash: KeyHash,
         key: &[u8],
     ) -> Result<Option<(T, RemotePtr, KeyMatch)>, FabricError> {
-        let Some((candidate, ptr, buf)) = self.first.take().or_else(|| self.rest.next()) else { return Ok(None) };
-        let found = match_key(self.span, ptr, buf, hash, key).await?;
+        let Some((candidate, ptr, ticket)) = self.asked.next() else { return Ok(None) };
+        let read = self.now.take().or_else(|| Some(self.done.as_mut()?.buf(ticket?)));
+        let found = match_key(self.span, ptr, read.unwrap_or_default(), hash, key).await?;
         Ok(Some((candidate, ptr, found)))
     }
 }
