@@ -17,7 +17,7 @@
 use crate::faults::{Fault, planted};
 use crate::keyhash::KeyHash;
 use crate::{IndexError, Value};
-use farindex_fabric::{Buf, Class, Done, Endpoint, FabricError, RemotePtr, Span, Ticket, cold};
+use farindex_fabric::{Buf, Done, Endpoint, FabricError, RemotePtr, Span, Ticket, cold};
 use smallvec::SmallVec;
 use std::ops::Range;
 use xxhash_rust::xxh3::Xxh3;
@@ -242,10 +242,8 @@ pub(crate) async fn match_key(
 /// The blocks of slots that may be a key's: one batch READs them, and they are compared one by one.
 pub(crate) struct CandidateBlocks<'a, T> {
     span: &'a Span,
-    /// The block of the only one, if it was READ in place.
-    now: Option<Buf>,
-    done: Option<Done>,
-    asked: smallvec::IntoIter<[(T, RemotePtr, Option<Ticket>); 2]>,
+    done: Done,
+    asked: smallvec::IntoIter<[(T, RemotePtr, Ticket); 2]>,
 }
 
 impl<'a, T> CandidateBlocks<'a, T> {
@@ -254,15 +252,11 @@ impl<'a, T> CandidateBlocks<'a, T> {
         span: &'a Span,
         candidates: impl IntoIterator<Item = (T, RemotePtr, usize)>,
     ) -> Result<Self, FabricError> {
-        let candidates = candidates.into_iter();
-        let (alone, mut now, mut batch) = (candidates.size_hint().1 == Some(1), None, span.block_batch());
-        let read = |(candidate, ptr, len)| {
-            now = if alone { span.read_now(Class::Block, ptr, len) } else { None };
-            (candidate, ptr, if now.is_none() { Some(batch.read(ptr, len)) } else { None })
-        };
-        let asked: SmallVec<_> = candidates.map(read).collect();
-        let done = if now.is_none() { Some(batch.post().await?) } else { None };
-        Ok(CandidateBlocks { span, now, done, asked: asked.into_iter() })
+        let mut batch = span.block_batch();
+        let asked: SmallVec<_> =
+            candidates.into_iter().map(|(candidate, ptr, len)| (candidate, ptr, batch.read(ptr, len))).collect();
+        let done = batch.post().await?;
+        Ok(CandidateBlocks { span, done, asked: asked.into_iter() })
     }
 
     /// Compares the next block with the key; `None` if there are no more.
@@ -272,8 +266,7 @@ impl<'a, T> CandidateBlocks<'a, T> {
         key: &[u8],
     ) -> Result<Option<(T, RemotePtr, KeyMatch)>, FabricError> {
         let Some((candidate, ptr, ticket)) = self.asked.next() else { return Ok(None) };
-        let read = self.now.take().or_else(|| Some(self.done.as_mut()?.buf(ticket?)));
-        let found = match_key(self.span, ptr, read.unwrap_or_default(), hash, key).await?;
+        let found = match_key(self.span, ptr, self.done.buf(ticket), hash, key).await?;
         Ok(Some((candidate, ptr, found)))
     }
 }
