@@ -11,9 +11,11 @@
 //!   claimed until this client has been revoked.
 //! * No wait for a lock holder exceeds two leases, unless the holder changes meanwhile. Others that try to take the lock do not
 //!   count.
+//! * A client that has claimed a lock does not wait under it for another client that may be alive.
 
 use crate::IndexError;
 use crate::maintenance::read_word;
+use crate::marks::mark;
 use farindex_fabric::{Batch, Done, RemotePtr, Span};
 use farindex_pool::{Claim, Intent, IntentCell, Lock, LockTimeout, Names, Pin, Session, Taken, intent};
 use std::time::Duration;
@@ -21,6 +23,8 @@ use xxhash_rust::xxh3::Xxh3;
 
 /// Pause between two looks at a lock that a claimed lock covers.
 const COVERED_PAUSE: Duration = Duration::from_micros(50);
+/// Looks at such a lock, until the client waits for it without the claimed lock. Its holder needs a few round trips.
+const COVERED_LOOKS: u32 = 20;
 
 /// A lock that clients hold which may be alive.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,41 +91,63 @@ pub(crate) async fn release_on_error<T>(
 
 /// Claims `lock` if its holder has crashed, under an intent that says `what`, and calls `recover` with the lock word as
 /// it was found and the intent's cell; `recover` releases the lock and clears the intent. If `recover` fails, the lock
-/// is abandoned. `under` is a lock that may cover this one ([`Session::claim`]). Returns the lock if its holder may be
-/// alive; `None` if the lock was recovered, is free, or changes hands.
+/// is abandoned. Returns the lock if its holder may be alive; `None` if the lock was recovered, is free, or changes hands.
 pub(crate) async fn claim_and_recover(
     pin: &Pin<'_>,
     index: u64,
     lock: Lock,
-    under: Option<Lock>,
     what: [u64; 4],
     recover: impl AsyncFnOnce(u64, &IntentCell<'_>) -> Result<(), IndexError>,
+) -> Result<Option<HeldLock>, IndexError> {
+    let recover = async |word, cell: &IntentCell<'_>| recover(word, cell).await.map(|()| None);
+    claim_and_recover_all(pin, index, (lock, None), what, recover).await
+}
+
+/// Like [`claim_and_recover`], for locks that cover others. `under` is a lock that may cover this one ([`Session::claim`]). If
+/// `recover` returns a covered lock that is in its way ([`recover_covered`]), the lock is abandoned, and that one is returned.
+pub(crate) async fn claim_and_recover_all(
+    pin: &Pin<'_>,
+    index: u64,
+    (lock, under): (Lock, Option<Lock>),
+    what: [u64; 4],
+    recover: impl AsyncFnOnce(u64, &IntentCell<'_>) -> Result<Option<HeldLock>, IndexError>,
 ) -> Result<Option<HeldLock>, IndexError> {
     match pin.session().claim(pin.span(), lock, under, index, what).await? {
         Claim::Busy { names, .. } => Ok(Some(HeldLock { at: lock.at, holders: names })),
         Claim::Taken(Taken { cell: Some(cell), word, .. }) => {
             let done = recover(word, &cell).await;
-            release_on_error(done, async || Ok(cell.abandon_lock(pin.span()).await?)).await.map(|()| None)
+            if let Ok(Some(_)) = done {
+                mark!("recovery: a live client holds a covered lock");
+                cell.abandon_lock(pin.span()).await?;
+            }
+            release_on_error(done, async || Ok(cell.abandon_lock(pin.span()).await?)).await
         }
         Claim::Free | Claim::Unsteady | Claim::Taken(_) => Ok(None),
     }
 }
 
-/// Waits until a lock is free that a lock of the caller covers, or claims it if its holder has crashed. Returns whether
-/// the caller has claimed it: then the caller holds it under the covering lock's intent.
-pub(crate) async fn claim_covered(pin: &Pin<'_>, lock: Lock) -> Result<bool, IndexError> {
+/// Looks until a lock is free that a lock of the caller covers, or claims it if its holder has crashed, and calls `recover`: then
+/// the caller holds it under the covering lock's intent. Returns the lock if a client that may be alive keeps it: nobody waits
+/// for that under a lock, because each one that gives up would leave the lock to the next one (docs/bugs/236).
+pub(crate) async fn recover_covered(
+    pin: &Pin<'_>,
+    lock: Lock,
+    recover: impl AsyncFnOnce() -> Result<Option<HeldLock>, IndexError>,
+) -> Result<Option<HeldLock>, IndexError> {
     let (session, span) = (pin.session(), pin.span());
-    let mut timeout = LockTimeout::default();
-    while lock.held(read_word(span, lock.at).await?) {
-        let holders = match session.claim_covered(span, lock).await? {
-            Claim::Taken(_) => return Ok(true),
+    let mut holders = Names::NONE;
+    for _ in 0..COVERED_LOOKS {
+        if !lock.held(read_word(span, lock.at).await?) {
+            return Ok(None);
+        }
+        holders = match session.claim_covered(span, lock).await? {
+            Claim::Taken(_) => return recover().await,
             Claim::Busy { names, .. } => names,
             Claim::Free | Claim::Unsteady => Names::NONE,
         };
-        check_timeout(session, span, &mut timeout, HeldLock { at: lock.at, holders }).await?;
         session.endpoint().sleep(COVERED_PAUSE).await;
     }
-    Ok(false)
+    Ok(Some(HeldLock { at: lock.at, holders }))
 }
 
 /// Recovers one lock for a walk: calls `attempt`, each time under a new pin of `pin`, until the lock is free, `pin`

@@ -536,7 +536,7 @@ impl<R: RootCopy> RootSync<R> {
             self.clear_resizer(pin.span(), RootState(word)).await?;
             clear_intent(pin.span(), cell).await
         };
-        claim_and_recover(pin, index, resize_lock(self.at), None, what, abandon).await
+        claim_and_recover(pin, index, resize_lock(self.at), what, abandon).await
     }
 
     /// Clears the names of crashed resizers; returns how many there were. A live resizer that takes two leases is an

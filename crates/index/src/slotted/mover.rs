@@ -102,7 +102,7 @@ pub(crate) trait RegionMigrator {
             let seen = self.pin().span().read(slots, REGION as usize * from.width).await?;
             self.move_locked(from, to, region, cell, seen).await
         };
-        claim_and_recover(self.pin(), self.index(), from.lock(region), None, what, recover).await
+        claim_and_recover(self.pin(), self.index(), from.lock(region), what, recover).await
     }
 
     /// Moves a region whose lock is held. An error does not leave the lock held. Only after a failed verb is the state

@@ -32,7 +32,7 @@ impl Tree {
             return Ok(None);
         }
         let what = [TAKE_OVER, 0, 0, 0];
-        claim_and_recover(pin, self.uid, self.lock_of(at), None, what, async |_, cell| {
+        claim_and_recover(pin, self.uid, self.lock_of(at), what, async |_, cell| {
             mark!("tree: lock of a crashed client was taken over");
             let edit = match self.read_head(pin.span(), at).await?.level() {
                 0 => leaves.restore_leaf(pin, at).await?,

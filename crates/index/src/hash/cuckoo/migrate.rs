@@ -107,7 +107,7 @@ impl Mover<'_> {
             // An error abandons the lock: were it released, nobody would repair what the crashed client has frozen.
             self.finish_or_undo(segment, region, cell).await
         };
-        claim_and_recover(self.pin, self.cuckoo.uid, segment.lock(region), None, what, recover).await
+        claim_and_recover(self.pin, self.cuckoo.uid, segment.lock(region), what, recover).await
     }
 
     /// Waits for a region that another client holds. From time to time, claims the lock if its holder has crashed.

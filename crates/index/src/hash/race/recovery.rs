@@ -45,7 +45,7 @@ impl Recovery<'_> {
             mark!("race: recovery: lock claimed");
             self.recover_locked(segment, State(word), Some(cell)).await
         };
-        claim_and_recover(self.pin, self.index, lock_of(segment), None, what, recover).await
+        claim_and_recover(self.pin, self.index, lock_of(segment), what, recover).await
     }
 
     async fn recover_locked(

@@ -27,7 +27,7 @@ use crate::IndexError;
 use crate::extendible::Entry as Word;
 use crate::maintenance::read_word;
 use crate::marks::mark;
-use crate::recovery::{HeldLock, acquire, claim_and_recover, claim_covered, release_on_error};
+use crate::recovery::{HeldLock, acquire, claim_and_recover_all, recover_covered, release_on_error};
 use farindex_fabric::{Batch, RemotePtr, cold};
 use farindex_pool::{Intent, IntentCell, Pin};
 
@@ -140,11 +140,16 @@ impl Recovery<'_, '_> {
             mark!("sephash recovery: lock claimed");
             self.recover_locked(segment, Some(cell)).await
         };
-        claim_and_recover(self.pin, self.index.uid, lock_of(segment.at), under, what, recover).await
+        claim_and_recover_all(self.pin, self.index.uid, (lock_of(segment.at), under), what, recover).await
     }
 
-    /// Finishes or undoes an interrupted change, under the lock, and releases the lock.
-    async fn recover_locked(&self, segment: Segment, cell: Option<&IntentCell<'_>>) -> Result<(), IndexError> {
+    /// Recovers the child of the latest split, if that is locked; then finishes or undoes an interrupted change of this segment,
+    /// under its lock, and releases the lock. Returns the lock of the child if its holder may be alive.
+    async fn recover_locked(
+        &self,
+        segment: Segment,
+        cell: Option<&IntentCell<'_>>,
+    ) -> Result<Option<HeldLock>, IndexError> {
         let (index, span) = (self.index, self.pin.span());
         let geometry = index.geometry;
         let cur = span.read(segment.at, geometry.bytes()).await?;
@@ -153,15 +158,29 @@ impl Recovery<'_, '_> {
         let groups = cur.words().get(META_LEN / 8..).unwrap_or_default().to_vec();
         let since = span.endpoint().now();
         let held = Held { index, table: self.table, pin: self.pin, cell, segment, control, groups, since };
-        // The child of the latest split may still be locked, by that split or by a later client.
         let created = self.table.directory.shape().creation_depth(segment.suffix);
         if control.depth() > created {
             let child = segment.suffix | 1 << (control.depth() - 1);
             let word = self.word_of(child).await?;
             if !word.is_none() {
-                self.release_child(Segment::new((child, word))).await?;
+                // It may still be locked by that split, or by a later client.
+                let child = Segment::new((child, word));
+                let held = recover_covered(self.pin, lock_of(child.at), async || {
+                    mark!("sephash recovery: child released");
+                    cold(self.recover_locked(child, None)).await
+                });
+                if let Some(held) = held.await? {
+                    return Ok(Some(held));
+                }
             }
         }
+        self.end_change(&held, &meta).await.map(|()| None)
+    }
+
+    /// Finishes or undoes an interrupted change, under the lock, and releases the lock.
+    async fn end_change(&self, held: &Held<'_, '_>, meta: &Meta) -> Result<(), IndexError> {
+        let (index, span, segment, control) = (self.index, self.pin.span(), held.segment, held.control);
+        let geometry = index.geometry;
         if count_taken(geometry, &held.groups, control.generation()).0 < geometry.slots {
             return held.release().await;
         }
@@ -214,14 +233,5 @@ impl Recovery<'_, '_> {
         let kind = self.index.config.table;
         let head = self.pin.span().read(main, main_segment::head_len(kind)).await?;
         Ok((main, main_segment::len_in(kind, head.words())))
-    }
-
-    /// Waits until the lock of a child that this lock may cover is free, or claims it and recovers the child.
-    async fn release_child(&self, child: Segment) -> Result<(), IndexError> {
-        if claim_covered(self.pin, lock_of(child.at)).await? {
-            mark!("sephash recovery: child released");
-            cold(self.recover_locked(child, None)).await?;
-        }
-        Ok(())
     }
 }

@@ -28,8 +28,8 @@ use crate::IndexError;
 use crate::block::{Header, UNIT};
 use crate::maintenance::{read_headers, read_word};
 use crate::marks::mark;
-use crate::recovery::{HeldLock, acquire, claim_and_recover, claim_covered, release_on_error};
-use farindex_fabric::{RemotePtr, Span, cold};
+use crate::recovery::{HeldLock, acquire, claim_and_recover_all, recover_covered, release_on_error};
+use farindex_fabric::{Batch, RemotePtr, Span, cold};
 use farindex_pool::{Intent, IntentCell, Pin};
 use std::collections::BTreeMap;
 
@@ -84,7 +84,7 @@ impl Recovery<'_> {
             mark!("recovery: lock claimed");
             self.recover_locked(&geometry, level, bucket, Some(cell)).await
         };
-        claim_and_recover(self.pin, self.index, lock, under, what, recover).await
+        claim_and_recover_all(self.pin, self.index, (lock, under), what, recover).await
     }
 
     /// Returns the version of a bucket, and whether the bucket is locked afterwards; `None` while the version changes.
@@ -110,29 +110,55 @@ impl Recovery<'_> {
         }
         let what = [intents::REPAIR, bucket, geometry.version, level as u64 + 1];
         let intent = Intent { index: self.index, lock: lock_of(at), what };
-        if acquire(self.span(), &cell, &intent, (word, word | META), |_| ()).await?.is_err() {
+        let read = |batch: &mut Batch<'_>| batch.read(at, level.bytes());
+        let Ok((mut done, read)) = acquire(self.span(), &cell, &intent, (word, word | META), read).await? else {
             return Ok(());
-        }
-        let done = self.recover_locked(&geometry, level, bucket, Some(&cell)).await;
+        };
+        let now = Snapshot::new(at, done.buf(read));
+        drop(done);
+        let done = self.end_split(&geometry, level, bucket, &now, Some(&cell)).await;
         release_on_error(done, async || Ok(cell.abandon_lock(self.span()).await?)).await
     }
 
-    /// Finishes or undoes the interrupted split of a bucket whose lock is held, and releases the lock.
+    /// Recovers the bucket that the latest split of this one has made, if that is locked; then finishes or undoes the
+    /// interrupted split of this bucket, whose lock is held, and releases the lock. Returns the lock of the new bucket if its
+    /// holder may be alive.
     async fn recover_locked(
         &self,
         geometry: &Geometry,
         level: Level,
         bucket: u64,
         cell: Option<&IntentCell<'_>>,
-    ) -> Result<(), IndexError> {
+    ) -> Result<Option<HeldLock>, IndexError> {
         let span = self.span();
         let at = geometry.bucket(level, bucket);
         let now = Snapshot::new(at, span.read(at, level.bytes()).await?);
-        let version = now.version();
-        let split = version.checked_sub(1).filter(|split| *split < geometry.version);
+        let split = now.version().checked_sub(1).filter(|split| *split < geometry.version);
         if let Some(split) = split.filter(|split| bucket < geometry.buckets(*split)) {
-            self.release_child(geometry, level, bucket + geometry.buckets(split)).await?;
+            // It may still be locked by that split, or by a later client.
+            let made = bucket + geometry.buckets(split);
+            let held = recover_covered(self.pin, lock_of(geometry.bucket(level, made)), async || {
+                mark!("recovery: new bucket released");
+                cold(self.recover_locked(geometry, level, made, None)).await
+            });
+            if let Some(held) = held.await? {
+                return Ok(Some(held));
+            }
         }
+        self.end_split(geometry, level, bucket, &now, cell).await.map(|()| None)
+    }
+
+    /// Finishes or undoes the interrupted split of a bucket whose lock is held, and releases the lock. `now` was READ under the
+    /// lock.
+    async fn end_split(
+        &self,
+        geometry: &Geometry,
+        level: Level,
+        bucket: u64,
+        now: &Snapshot,
+        cell: Option<&IntentCell<'_>>,
+    ) -> Result<(), IndexError> {
+        let (span, version) = (self.span(), now.version());
         let chain = match level {
             Level::One => {
                 let third = geometry.third(bucket);
@@ -140,7 +166,7 @@ impl Recovery<'_> {
             }
             Level::Two => None,
         };
-        let headers = self.headers(&now, chain.as_ref()).await?;
+        let headers = self.headers(now, chain.as_ref()).await?;
         let child = (version < geometry.version).then(|| bucket + geometry.buckets(version));
         let child = match child {
             Some(child) => {
@@ -152,19 +178,10 @@ impl Recovery<'_> {
         match child {
             Some((_, made)) if made.is_written() => {
                 mark!("recovery: split finished");
-                self.finish(geometry, level, bucket, &now, chain.as_ref(), &headers, &made, cell).await
+                self.finish(geometry, level, bucket, now, chain.as_ref(), &headers, &made, cell).await
             }
-            child => self.undo(geometry, level, bucket, &now, chain.as_ref(), &headers, child, cell).await,
+            child => self.undo(geometry, level, bucket, now, chain.as_ref(), &headers, child, cell).await,
         }
-    }
-
-    /// Releases the bucket that the latest split has made. It may still be locked by that split, or by a later client.
-    async fn release_child(&self, geometry: &Geometry, level: Level, child: u64) -> Result<(), IndexError> {
-        if claim_covered(self.pin, lock_of(geometry.bucket(level, child))).await? {
-            mark!("recovery: new bucket released");
-            cold(self.recover_locked(geometry, level, child, None)).await?;
-        }
-        Ok(())
     }
 
     /// READs the headers of all frozen entries. An invalid one is left out, and its slot stays as it is.

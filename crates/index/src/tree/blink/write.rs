@@ -357,7 +357,7 @@ impl BLink {
     /// its holder may be alive.
     pub(super) async fn recover_locked(&self, pin: &Pin<'_>, at: RemotePtr) -> Result<Option<HeldLock>, IndexError> {
         let what = [intent_kind::TAKE_OVER, 0, 0, 0];
-        claim_and_recover(pin, self.uid, lock_of(at), None, what, async |_, cell| {
+        claim_and_recover(pin, self.uid, lock_of(at), what, async |_, cell| {
             mark!("blink: lock of a crashed client was released");
             self.release(pin.span(), at, cell).await
         })

@@ -300,7 +300,7 @@ impl Dex {
         let span = pin.span();
         let me = self.own_record(pin).await?;
         let what = [TAKE_OVER, 0, 0, 0];
-        claim_and_recover(pin, self.uid, lock_of(record), None, what, async |_, cell| {
+        claim_and_recover(pin, self.uid, lock_of(record), what, async |_, cell| {
             mark!("dex: partitions of a crashed client were taken over");
             loop {
                 let (word, map) = self.latest_map(span).await?;

@@ -131,7 +131,7 @@ impl Dex {
         let span = pin.span();
         let (free, held) = lock_words(self.tree().tag, record);
         if read_word(span, record).await? == held {
-            claim_and_recover(pin, self.uid, lock_of(record), None, [TAKE_OVER, 0, 0, 0], async |_, cell| {
+            claim_and_recover(pin, self.uid, lock_of(record), [TAKE_OVER, 0, 0, 0], async |_, cell| {
                 let mut batch = span.batch();
                 batch.cas(record, held, free);
                 cell.clear(&mut batch);
