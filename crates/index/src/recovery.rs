@@ -11,7 +11,7 @@
 //!   claimed until this client has been revoked.
 //! * No wait for a lock holder exceeds two leases, unless the holder changes meanwhile. Others that try to take the lock do not
 //!   count.
-//! * A client that has claimed a lock does not wait under it for another client that may be alive.
+//! * A client that has claimed a lock waits under it for another client that may be alive for a millisecond at most.
 
 use crate::IndexError;
 use crate::maintenance::read_word;
