@@ -328,7 +328,7 @@ fn a_walk_may_meet_a_lock_that_stays_held() {
     passes_coalesced("shard", 907_213_114, features(34));
 }
 
-/// Two clients in turn claim the lock of a crashed one, and wait under it for a lock that a third one keeps (docs/bugs/236).
+/// Clients in turn claim the lock of a crashed one, and wait under it for a lock that another one keeps (docs/bugs/236).
 #[test]
 fn a_recovery_does_not_wait_under_a_lock_for_a_live_holder() {
     passes("shard", 2_501_115_756, features_and_crashes(37));
