@@ -37,6 +37,7 @@ use crate::intent_record::{
 };
 use crate::lease::{clients, describe};
 use crate::session::Session;
+use crate::waited::Waited;
 use farindex_fabric::{Batch, NodeId, OpKind, RemotePtr, Span, cold};
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -59,7 +60,8 @@ pub struct IntentCell<'s> {
 
 impl Session {
     /// Takes an intent cell on a node. While other operations of this client have all of them, it waits, for up to a
-    /// lease; those that wait get cells in the order in which they came.
+    /// lease; those that wait get cells in the order in which they came. If it is stopped for longer than a lease
+    /// itself, the limit begins again.
     pub async fn intent_cell(&self, node: NodeId) -> Result<IntentCell<'_>, PoolError> {
         match self.client().cells(node)?.take() {
             Some(cell) => Ok(self.taken_cell(node, cell)),
@@ -73,7 +75,8 @@ impl Session {
     }
 
     async fn wait_for_intent_cell(&self, node: NodeId) -> Result<IntentCell<'_>, PoolError> {
-        let until = self.endpoint().now() + self.pool().lease();
+        let mut waited = Waited::default();
+        waited.look(self);
         let mut wait = CellWait::new(self.client().cells(node)?);
         let mut pause = Duration::from_micros(5);
         loop {
@@ -87,7 +90,7 @@ impl Session {
             if let Some(cell) = cell.await {
                 return Ok(self.taken_cell(node, cell));
             }
-            if self.endpoint().now() >= until {
+            if waited.look(self) >= self.pool().lease() {
                 let what = format!("every intent cell of this client on memory node {node}");
                 let cells = self.client().cells(node)?;
                 let holder = match cells.any_taken() || cells.any_own_uncleared() {

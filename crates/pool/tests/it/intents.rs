@@ -104,6 +104,31 @@ fn intent_cells_run_out_and_become_free_again() {
     assert!(member.run(session.intent_cell(farindex_fabric::NodeId::new(9))).is_err());
 }
 
+/// What it waits for was perhaps stopped with it (docs/bugs/237).
+#[test]
+fn who_was_stopped_while_it_waited_for_an_intent_cell_looks_again() {
+    let rig = Rig::with(1, 1 << 20, &PoolOptions { intent_cells: Some(1), ..small() });
+    let member = rig.join();
+    let session = Rc::new(member.session());
+    let cell = member.run(session.intent_cell(NODE)).expect("free");
+    let span = session.span(OpKind::Other);
+    let mut batch = span.batch();
+    cell.declare(&mut batch, &intent(4096));
+    member.run(batch.post()).expect("posted");
+    drop(cell);
+    let executor = Executor::new();
+    let waiting = executor.spawn({
+        let session = Rc::clone(&session);
+        async move { session.intent_cell(NODE).await.map(drop).map_err(|error| error.to_string()) }
+    });
+    executor.run_ready();
+    std::thread::sleep(rig.pool.lease() * 2);
+    let at = rig.pool.geometry(NODE).intent(NODE, 0, 0);
+    let word = rig.peek(at, 1)[0];
+    rig.poke(at, &[word & !1]);
+    assert_eq!(executor.block_on(&member.endpoint, waiting), Ok(()));
+}
+
 #[test]
 fn operations_get_intent_cells_in_the_order_of_asking() {
     let options = PoolOptions { intent_cells: Some(2), ..small() };

@@ -333,3 +333,9 @@ fn a_walk_may_meet_a_lock_that_stays_held() {
 fn a_recovery_does_not_wait_under_a_lock_for_a_live_holder() {
     passes("shard", 2_501_115_756, features_and_crashes(37));
 }
+
+/// A walk that is stopped for two leases while it waits for an intent cell (docs/bugs/237).
+#[test]
+fn an_operation_that_was_stopped_waits_for_an_intent_cell_again() {
+    passes("shard", 2_700_000_204, features(38));
+}
