@@ -21,6 +21,8 @@ pub enum Fault {
     IntoLocked,
     /// RACE: the headers that a lookup has READ in the same batch as the slots are taken as proof of absence.
     HeaderProves,
+    /// RACE: the block of an insert that has failed is reused at once, although others may have found it in a tentative slot.
+    DiscardsSeen,
     /// A block's checksum is not checked.
     NoChecksum,
     /// SHARD: a bucket's version is one bit, as published, and slots have none: two resizes look like none.

@@ -4,7 +4,8 @@
 //! retired is freed only when all pins that were there when it was retired have ended (E2, E3), except pins of clients that
 //! were evicted: their verbs take no effect any more. The ledger knows no epochs: it compares moments. Nor is an object freed
 //! while a verb is in flight that may still change it, and was posted before the object was retired. (Later ones come by copies of
-//! pointers in caches: they expect a value that no other object has.) A simulator can tell.
+//! pointers in caches: they expect a value that no other object has.) An object that is freed at once was never linked, so nobody
+//! but its client has READ it. A simulator can tell.
 
 use farindex_fabric::RemotePtr;
 use std::cell::RefCell;
@@ -34,12 +35,16 @@ struct Ledger {
     flights: Option<Box<dyn Flights>>,
 }
 
-/// Tells which verbs are in flight.
+/// Tells which verbs are in flight, and who has READ what.
 pub trait Flights {
     /// Its clock.
     fn now(&self) -> Duration;
     /// Describes a verb that may still change so many bytes from an address on, and was posted by this time, if there is one.
     fn may_change(&self, at: RemotePtr, bytes: u64, posted_by: Duration) -> Option<String>;
+    /// Describes a client that has READ an object of another one, if there is one.
+    fn reader(&self, at: RemotePtr) -> Option<String>;
+    /// An object was allocated: who has READ what was there before does not matter.
+    fn forget_readers(&self, at: RemotePtr, bytes: u64);
 }
 
 impl Ledger {
@@ -121,6 +126,15 @@ pub(crate) fn evicted(client: (u64, u64)) {
     });
 }
 
+/// An object was allocated.
+pub(crate) fn allocated(ptr: RemotePtr, bytes: u64) {
+    with(|ledger| {
+        if let Some(flights) = &ledger.flights {
+            flights.forget_readers(ptr, bytes);
+        }
+    });
+}
+
 /// An object was retired.
 pub(crate) fn retired(ptr: RemotePtr) {
     with(|ledger| {
@@ -142,7 +156,14 @@ pub(crate) fn freed(ptr: RemotePtr, bytes: u64) {
     });
 }
 
-/// An object that was never linked is free for reuse.
-pub(crate) fn discarded(ptr: RemotePtr, bytes: u64) {
-    with(|ledger| ledger.check_landings(ptr, bytes, Duration::MAX));
+/// An object that was never linked is free for reuse, in a session with these pins. What a client frees that was evicted, and does
+/// not know it yet, it cannot use.
+pub(crate) fn discarded(pins: usize, ptr: RemotePtr, bytes: u64) {
+    with(|ledger| {
+        ledger.check_landings(ptr, bytes, Duration::MAX);
+        let reader = ledger.flights.as_ref().and_then(|flights| flights.reader(ptr));
+        if let Some(reader) = reader.filter(|_| ledger.sessions.contains_key(&pins)) {
+            ledger.problems.push(format!("{ptr} is free for reuse at once, and {reader} has READ it"));
+        }
+    });
 }

@@ -213,6 +213,8 @@ impl Session {
         }
         loop {
             if let Some(ptr) = free_list.borrow_mut().take(class) {
+                #[cfg(feature = "marks")]
+                crate::ledger::allocated(ptr, bytes);
                 return Ok(ptr);
             }
             self.refill(span, node, class, when_full).await?;
@@ -237,7 +239,10 @@ impl Session {
         when_full: WhenFull,
         zero: bool,
     ) -> Result<(RemotePtr, bool), PoolError> {
-        cold(self.alloc_span_inner(span, node, bytes, when_full, zero)).await
+        let taken = cold(self.alloc_span_inner(span, node, bytes, when_full, zero)).await;
+        #[cfg(feature = "marks")]
+        taken.iter().for_each(|(ptr, _)| crate::ledger::allocated(*ptr, bytes));
+        taken
     }
 
     async fn alloc_span_inner(

@@ -1,4 +1,4 @@
-//! Asks which verbs may still land somewhere: for judges of the reuse of memory.
+//! Asks which verbs may still land somewhere, and who has READ it: for judges of the reuse of memory.
 //!
 //! Invariant: looking changes nothing. A verb may land until all its pieces have taken effect, or the last moment that is scheduled
 //! for its part of the batch has passed.
@@ -10,6 +10,9 @@ use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
+
+/// The client whose coroutines no task wraps.
+const HARNESS: u32 = 0;
 
 /// A verb that changes memory, and may still take effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +45,24 @@ impl InFlight {
     /// Returns a verb that may still change these bytes, and was posted by this time, if there is one.
     pub fn may_change(&self, at: RemotePtr, bytes: u64, posted_by: Duration) -> Option<Landing> {
         self.world.borrow().may_change(at, bytes, posted_by.as_nanos().try_into().unwrap_or(u64::MAX))
+    }
+
+    /// From now on notes which clients READ what was written.
+    pub fn watch_readers(&self) {
+        self.world.borrow_mut().readers.get_or_insert_default();
+    }
+
+    /// Returns a client that has READ the object at an address, other than the one whose coroutine is running.
+    pub fn reader(&self, at: RemotePtr) -> Option<u32> {
+        let world = self.world.borrow();
+        world.readers.as_ref()?.other(world.current.unwrap_or(HARNESS), at)
+    }
+
+    /// These bytes are other objects from now on: forgets who has READ what was there before.
+    pub fn forget_readers(&self, at: RemotePtr, bytes: u64) {
+        if let Some(readers) = &mut self.world.borrow_mut().readers {
+            readers.forget(at, bytes);
+        }
     }
 }
 

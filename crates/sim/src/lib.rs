@@ -24,10 +24,10 @@
 //!
 //! | Layer | Modules |
 //! |---|---|
-//! | values | `rng`, `order` (G4 and N3), `queue` (future events), `flight` (a posted batch), `stall` (what is to be stopped), `report` |
+//! | values | `rng`, `order` (G4 and N3), `queue` (future events), `flight` (a posted batch), `stall` (what is to be stopped), `report`, `readers` (who has READ what) |
 //! | schedulers | `swarm`, `adversary` (draws when verbs take effect), `model` (computes when), `client_state` |
 //! | state | `world` (nodes, clients, connections, batches in flight) |
-//! | changes of it | `faults` (crashes, freezes, revocations, failing nodes), `stall` (a client stopped in a batch), `watch` (who was silent), then `steps` (effects of verbs); it is read by `landing` (what may still land) |
+//! | changes of it | `faults` (crashes, freezes, revocations, failing nodes), `stall` (a client stopped in a batch), `watch` (who was silent), then `steps` (effects of verbs); it is read by `landing` (what may still land, who has READ it) |
 //! | engine | `engine` (posts batches, carries out events) |
 //! | interface | `fabric`, then `client`, then `sim` |
 //!
@@ -122,6 +122,7 @@ mod landing;
 pub mod model;
 mod order;
 mod queue;
+mod readers;
 pub mod report;
 pub mod rng;
 pub mod sim;

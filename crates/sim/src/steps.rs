@@ -126,6 +126,9 @@ impl World {
         let target = &mut state.chain[verb as usize];
         let (ptr, node, word) = (target.ptr, target.node().index(), first_word(target));
         let client = self.conns[state.conn as usize].client;
+        if let Some(readers) = &mut self.readers {
+            readers.note(client, target);
+        }
         let unseen = self.late_calls.then_some(&mut self.nodes[node]);
         match (&target.kind, unseen) {
             (_, None) | (VerbKind::Call { .. }, _) => {}
@@ -227,6 +230,10 @@ impl World {
         let plan = state.plans[verb as usize];
         let target = &mut state.chain[verb as usize];
         let (ptr, first) = (target.ptr, first_word(target));
+        let client = self.conns[state.conn as usize].client;
+        if let Some(readers) = &mut self.readers {
+            readers.note(client, target);
+        }
         let node = target.node().index();
         let Node { words, unseen, .. } = &mut self.nodes[node];
         let memory = &mut words[first..];
@@ -259,7 +266,6 @@ impl World {
             _ => return,
         };
         self.trace.mix(hash ^ u64::from(piece));
-        let client = self.conns[state.conn as usize].client;
         self.log.add(self.now, client, log_event);
     }
 

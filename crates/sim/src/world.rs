@@ -10,6 +10,7 @@ use crate::client_state::{ClientState, RunState};
 use crate::flight::Flight;
 use crate::model::Cluster;
 use crate::queue::{Event, Queue};
+use crate::readers::Readers;
 use crate::report::{ClientStatus, Log, Stats, Trace};
 use crate::rng::SimRng;
 use crate::swarm::Swarm;
@@ -97,6 +98,8 @@ pub(crate) struct World {
     pub(crate) late_calls: bool,
     /// The slots of clients, if they are watched.
     pub(crate) watching: Option<Watching>,
+    /// Who has READ what others wrote, if that is watched.
+    pub(crate) readers: Option<Readers>,
     /// The client whose coroutine is being polled.
     pub(crate) current: Option<u32>,
     pub(crate) open_tasks: u64,
@@ -139,6 +142,7 @@ impl World {
             handler: None,
             late_calls: false,
             watching: None,
+            readers: None,
             current: None,
             open_tasks: 0,
             reports_crashes: false,

@@ -183,6 +183,12 @@ impl farindex_pool::ledger::Flights for InSim {
     fn may_change(&self, at: farindex_fabric::RemotePtr, bytes: u64, posted_by: Duration) -> Option<String> {
         self.0.may_change(at, bytes, posted_by).map(|landing| landing.to_string())
     }
+    fn reader(&self, at: farindex_fabric::RemotePtr) -> Option<String> {
+        self.0.reader(at).map(|client| format!("client {client}"))
+    }
+    fn forget_readers(&self, at: farindex_fabric::RemotePtr, bytes: u64) {
+        self.0.forget_readers(at, bytes);
+    }
 }
 
 fn try_seed(
@@ -264,7 +270,10 @@ fn try_seed(
     }
     let sim = Rc::new(Sim::new(seed, config).map_err(|error| error.to_string())?);
     #[cfg(feature = "marks")]
-    farindex_pool::ledger::ask(Box::new(InSim(sim.in_flight())));
+    {
+        sim.in_flight().watch_readers();
+        farindex_pool::ledger::ask(Box::new(InSim(sim.in_flight())));
+    }
     if index_under_test.has_calls() || setup.smallest || setup.quiet {
         sim.set_call_handler(farindex_index::call_table().into_handler());
         if rng.chance(ODDS / 2) {

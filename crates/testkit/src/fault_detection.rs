@@ -276,6 +276,13 @@ pub fn aimed_cases() -> Vec<FaultCase> {
             plant_in_pool(pool::Fault::FreesEarly),
         ),
         in_kind(
+            "RACE: the block of an insert that has failed is reused at once, although others have found it",
+            "Fault::DiscardsSeen",
+            Setup::default(),
+            "race",
+            plant_in_index(Fault::DiscardsSeen),
+        ),
+        in_kind(
             "a pin ends although a batch of its operation that was given up may land",
             "pool::Fault::UnpinsEarly",
             Setup::default().with(Feature::Growing).with(Feature::Lagging),

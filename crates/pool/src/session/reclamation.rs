@@ -38,7 +38,7 @@ impl Session {
     /// nothing if no such object can lie at this address.
     pub fn discard(&self, ptr: RemotePtr, bytes: u64) {
         #[cfg(feature = "marks")]
-        crate::ledger::discarded(ptr, bytes);
+        crate::ledger::discarded(self.pins.id(), ptr, bytes);
         match self.object(ptr, bytes) {
             Ok(Some(class)) => drop(self.push_free(ptr, class)),
             Ok(None) => self.retired.borrow_mut().push_front(Retired { tag: 0, ptr, bytes }),

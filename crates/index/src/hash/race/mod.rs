@@ -178,7 +178,7 @@ impl Race {
             // After a failed verb it may be linked all the same (N7), or its WRITE may land later (N5).
             Err(IndexError::Fabric(_)) => {}
             // Other clients may have read its address in a tentative slot (R8).
-            _ if op.was_seen() => op.pin.retire(ptr, block_len as u64),
+            _ if op.was_seen() && !planted(Fault::DiscardsSeen) => op.pin.retire(ptr, block_len as u64),
             _ => self.session.discard(ptr, block_len as u64),
         }
         wrote

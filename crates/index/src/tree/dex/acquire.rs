@@ -397,7 +397,7 @@ impl Dex {
             {
                 mark!("dex: proposal was withdrawn");
                 pending.end();
-                self.session.discard(place_of(word), len);
+                self.retire_map(pin, (place_of(word), len));
                 return Ok(());
             }
             if due {
@@ -444,7 +444,7 @@ impl Dex {
             }
             Some(false) => {
                 mark!("dex: proposal was refused");
-                self.session.discard(place_of(word), len);
+                self.retire_map(pin, (place_of(word), len));
             }
             // One of the two maps is not in use, and nobody knows which. Its memory is left to an audit.
             None => {}

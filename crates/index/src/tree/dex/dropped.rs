@@ -62,7 +62,7 @@ impl Dex {
         match accepted {
             Some(false) => {
                 pending.end();
-                self.session.discard(place_of(word), len);
+                self.retire_map(pin, (place_of(word), len));
             }
             // The map that counts names the owner record, and this compute node does not look at it any more: so the record is
             // left to the map (D9).
