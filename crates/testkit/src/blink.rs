@@ -51,7 +51,7 @@ pub fn cases() -> Vec<crate::fault_detection::FaultCase> {
     };
     vec![
         case("B-link: a lookup does not move right", "Fault::NoMoveRight", Fault::NoMoveRight),
-        case("B-link: a scan skips a leaf that was split", "Fault::ScanByParent", Fault::ScanByParent).seen_at(31),
+        case("B-link: a scan skips a leaf that was split", "Fault::ScanByParent", Fault::ScanByParent).seen_at(26),
         case("B-link: a writer changes what it read before it locked", "Fault::StaleWrite", Fault::StaleWrite),
     ]
 }

@@ -148,7 +148,7 @@ mod faults {
                 aimed((8, 3)),
                 Planted::Leaf(leaf::Fault::NoHopComparison),
             )
-            .seen_at(809),
+            .seen_at(954),
             case(
                 "CHIME: an entry's version has 4 bits",
                 "leaf::Fault::FourBitVersions",
@@ -156,7 +156,7 @@ mod faults {
                 aimed((8, 3)),
                 Planted::Leaf(leaf::Fault::FourBitVersions),
             )
-            .seen_at(448),
+            .seen_at(721),
             case(
                 "CHIME: an insert looks for its key up to the first vacancy",
                 "leaf::Fault::FirstVacancy",
@@ -193,7 +193,7 @@ mod faults {
                 drawn(),
                 Planted::Tree(tree::Fault::NoRetire),
             )
-            .seen_at(12),
+            .seen_at(30),
             case(
                 "CHIME: a leaf is retired while others point to it",
                 "Fault::RetireEarly",
@@ -201,7 +201,7 @@ mod faults {
                 drawn(),
                 Planted::Tree(tree::Fault::RetireEarly),
             )
-            .seen_at(405),
+            .seen_at(1247),
             case(
                 "CHIME: a separator of a dead leaf is added",
                 "Fault::AddDead",
@@ -209,7 +209,7 @@ mod faults {
                 drawn(),
                 Planted::Tree(tree::Fault::AddDead),
             )
-            .seen_at(1186),
+            .seen_at(429),
             case(
                 "CHIME: a writer does not compare a leaf's range",
                 "Fault::NoRangeCheck",
@@ -227,7 +227,7 @@ mod faults {
                     found
                 },
             )
-            .seen_at(199),
+            .seen_at(195),
             case(
                 "CHIME: a lock is handed over with the leaf as its holder has found it",
                 "Fault::HandOverOld",

@@ -75,28 +75,28 @@ mod faults {
                 super::packed(),
                 &[Fault::CuckooEarlyClear],
             )
-            .seen_at(979),
+            .seen_at(63),
             planted(
                 "cuckoo: a torn record behind its head is believed",
                 "Fault::CuckooTorn",
                 Setup { tearing: ODDS, ..insert_remove_churn() },
                 &[Fault::CuckooTorn],
             )
-            .seen_at(2552),
+            .seen_at(59),
             planted(
                 "cuckoo: a worker's copy of the root misses the growth",
                 "Fault::CuckooUnseen",
                 Setup::default(),
                 &[Fault::CuckooUnseen],
             )
-            .seen_at(42),
+            .seen_at(65),
             planted(
                 "cuckoo: a copy is changed before its source is gone",
                 "Fault::CuckooCopyChanged",
                 Setup::default(),
                 &[Fault::CuckooCopyChanged],
             )
-            .seen_at(164),
+            .seen_at(233),
             planted_in(
                 "cuckoo: a mover crashes between the head and the words of a copy",
                 "Fault::CuckooCopyAtOnce",
@@ -110,7 +110,7 @@ mod faults {
                 insert_remove_churn(),
                 &[Fault::CuckooUnlocked],
             )
-            .seen_at(10),
+            .seen_at(5),
         ]
     }
 }

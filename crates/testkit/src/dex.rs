@@ -240,7 +240,7 @@ mod faults {
                 frozen(),
                 Fault::StaleLease,
             )
-            .seen_at(159),
+            .seen_at(95),
             case(
                 "DEX: a partition is given away while operations are in progress",
                 "Fault::GivenWithoutDrain",
@@ -257,7 +257,7 @@ mod faults {
                     found
                 },
             )
-            .seen_at(96),
+            .seen_at(9),
             case(
                 "DEX: copies of leaves stay in the cache when their partition is given away",
                 "Fault::CopiesKept",
@@ -284,7 +284,7 @@ mod faults {
                 contended(),
                 Fault::AdmittedWithoutTurn,
             )
-            .seen_at(111),
+            .seen_at(116),
             case_of(
                 "DEX: a bound moves before dirty leaves are written back",
                 "Fault::BoundBeforeFlush",
@@ -320,14 +320,14 @@ mod faults {
                 Setup::crashing(),
                 Fault::OverHeldLock,
             )
-            .seen_at(139),
+            .seen_at(247),
             case(
                 "DEX: a separator is added to a shared parent as it was read before its lock was taken",
                 "Fault::OldParent",
                 contended(),
                 Fault::OldParent,
             )
-            .seen_at(138),
+            .seen_at(214),
             case(
                 "DEX: a replacement does not compare the value with the leaf's turn",
                 "Fault::Uncompared",

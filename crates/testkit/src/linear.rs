@@ -85,7 +85,7 @@ mod faults {
                 Setup { tearing: ODDS, ..insert_remove_churn() },
                 &[Fault::LinearTorn],
             )
-            .seen_at(164),
+            .seen_at(137),
             planted(
                 "linear: one of many gets ends in the region behind the one that its key has been moved from",
                 "Fault::LinearMovedEnd",

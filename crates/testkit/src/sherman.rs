@@ -121,7 +121,7 @@ mod faults {
                 super::torn(),
                 Fault::TornRead,
             )
-            .seen_at(238),
+            .seen_at(40),
             case("Sherman: a lookup does not move right", "Fault::NoMoveRight", Setup::default(), Fault::NoMoveRight),
             case(
                 "Sherman: a scan skips a leaf that was split",
@@ -142,9 +142,9 @@ mod faults {
                 merging(),
                 Fault::RetireEarly,
             )
-            .seen_at(841),
+            .seen_at(560),
             case("Sherman: a separator of a dead node is added", "Fault::AddDead", merging(), Fault::AddDead)
-                .seen_at(48),
+                .seen_at(31),
             case(
                 "Sherman: a writer does not compare a leaf's range",
                 "Fault::NoRangeCheck",
@@ -161,7 +161,7 @@ mod faults {
                     found
                 },
             )
-            .seen_at(17),
+            .seen_at(87),
             FaultCase::new(
                 "Sherman: a lock is handed over with the leaf as its holder has found it",
                 "Fault::HandOverOld",
@@ -182,12 +182,12 @@ mod faults {
             ),
             scenario("Sherman: versions of an entry: a key is not found that is there", Scenario::ChangedValue),
             scenario("Sherman: versions of an entry: a key has the value of another one", Scenario::SharedSlot),
-            scenario("Sherman: versions of a leaf: a split hides a key", Scenario::Split).seen_at(85),
+            scenario("Sherman: versions of a leaf: a split hides a key", Scenario::Split).seen_at(103),
             FaultCase::new("Sherman: versions: histories", "Variant::Published", |seed, detected_by| {
                 let index = if detected_by { ShermanUnderTest::published() } else { ShermanUnderTest::default() };
                 violation(seed, &super::torn(), &index)
             })
-            .seen_at(29),
+            .seen_at(22),
         ]
     }
 }

@@ -48,11 +48,11 @@ pub fn cases() -> Vec<FaultCase> {
                 line(seed, &insert_remove_churn(), &still(detected_by), |line| line.contains("not linearizable"))
             },
         )
-        .seen_at(54),
+        .seen_at(85),
         FaultCase::new("RACE: the same: a key has two entries for good", "Variant::Published", |seed, detected_by| {
             Scenario::SameKey.play(seed, variant(detected_by))
         })
-        .seen_at(243),
+        .seen_at(941),
         FaultCase::new("RACE: a split during inserts: keys are missing", "Variant::Published", |seed, detected_by| {
             Scenario::Grow.play(seed, variant(detected_by))
         }),
@@ -63,7 +63,7 @@ pub fn cases() -> Vec<FaultCase> {
         )
         .seen_at(47),
         planted("RACE: an insert into a segment that is being split", "Fault::IntoLocked", Fault::IntoLocked)
-            .seen_at(23),
+            .seen_at(47),
         FaultCase::new("RACE: headers prove an absence", "Fault::HeaderProves", |seed, detected_by| {
             plant(if detected_by { &[Fault::HeaderProves] } else { &[] });
             let found = Scenario::GrowAndLook.play(seed, Variant::Repaired);
