@@ -52,7 +52,7 @@ impl InFlight {
         self.world.borrow_mut().readers.get_or_insert_default();
     }
 
-    /// Returns a client that has READ the object at an address, if the one whose coroutine is running has written it.
+    /// Returns a client that has READ the object at an address, other than the one whose coroutine is running.
     pub fn reader(&self, at: RemotePtr) -> Option<u32> {
         let world = self.world.borrow();
         world.readers.as_ref()?.other(world.current.unwrap_or(HARNESS), at)

@@ -46,9 +46,8 @@ impl Readers {
         }
     }
 
-    /// A client other than `me` that has READ the object which begins here, if `me` has written it. What a crashed client wrote is
-    /// freed by others, who find it under a lock, one after the other.
+    /// A client other than `me` that has READ the object which begins here.
     pub(crate) fn other(&self, me: u32, at: RemotePtr) -> Option<u32> {
-        self.0.get(&at.to_bits()).filter(|object| object.writer == me)?.readers.first().copied()
+        self.0.get(&at.to_bits())?.readers.iter().copied().find(|reader| *reader != me)
     }
 }
