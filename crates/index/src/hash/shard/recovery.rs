@@ -328,7 +328,7 @@ impl Recovery<'_> {
         batch.post().await?;
         cell.inspect(|cell| cell.cleared());
         for node in nodes {
-            self.pin.session().discard(node, NODE_LEN as u64);
+            self.pin.retire(node, NODE_LEN as u64);
         }
         mark!("recovery: undone");
         Ok(())
