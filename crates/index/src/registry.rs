@@ -11,7 +11,7 @@ use crate::traits::{
 use crate::tree::dex::PartitionInfo;
 use crate::visit::Entries;
 use crate::{IndexAudit, IndexError, Value, table_per_node};
-use farindex_fabric::{Cold, OpKind, apart, cold};
+use farindex_fabric::{Cold, OpKind, Span, apart, cold};
 use farindex_pool::audit::Audit;
 use farindex_pool::{IndexInfo, PoolError, Session, catalog};
 use serde::{Deserialize, Serialize};
@@ -160,8 +160,10 @@ macro_rules! kinds {
             /// Finishes the drops that crashed clients left unfinished; see [`Lifecycle::finish_drops`].
             pub async fn finish_drops(session: &Rc<Session>) -> Result<u64, IndexError> {
                 let finish = async {
+                    let span = session.span(OpKind::Maintenance);
+                    let all = catalog::list(session.pool(), &span).await?;
                     let mut finished = 0;
-                    $($(#[$cfg])* { finished += <$Index>::finish_drops(session).await?; })+
+                    $($(#[$cfg])* { finished += finish_found::<$Index>(session, &span, &all).await?; })+
                     Ok(finished)
                 };
                 cold(finish).await
@@ -310,7 +312,12 @@ impl<I: PoolIndex> Lifecycle for I {
     }
 
     async fn finish_drops(session: &Rc<Session>) -> Result<u64, IndexError> {
-        cold(finish_drops::<I>(session)).await
+        let finish = async {
+            let span = session.span(OpKind::Maintenance);
+            let all = catalog::list(session.pool(), &span).await?;
+            finish_found::<I>(session, &span, &all).await
+        };
+        cold(finish).await
     }
 }
 
@@ -340,10 +347,9 @@ async fn drop_found<I: PoolIndex>(session: &Rc<Session>, info: &IndexInfo) -> Re
     index.finish_drop(&span, &info).await
 }
 
-/// See [`Lifecycle::finish_drops`].
-async fn finish_drops<I: PoolIndex>(session: &Rc<Session>) -> Result<u64, IndexError> {
-    let span = session.span(OpKind::Maintenance);
-    let all = catalog::list(session.pool(), &span).await?;
+/// Finishes those drops of a kind that are in this list of the catalog: see [`Lifecycle::finish_drops`]. An entry that has
+/// gone or changed since the list was read is left alone, as its number tells.
+async fn finish_found<I: PoolIndex>(session: &Rc<Session>, span: &Span, all: &[IndexInfo]) -> Result<u64, IndexError> {
     let mut finished = 0;
     for info in all.iter().filter(|info| info.dropping && info.kind == I::KIND) {
         // A copy that has taken the place of another index may have two entries: the index is not dropped with the
@@ -351,7 +357,7 @@ async fn finish_drops<I: PoolIndex>(session: &Rc<Session>) -> Result<u64, IndexE
         if !all.iter().any(|other| !other.dropping && other.uid == info.uid) {
             I::mark_dropped(session, info).await?;
         }
-        catalog::end_drop(session, &span, info).await?;
+        catalog::end_drop(session, span, info).await?;
         finished += 1;
     }
     Ok(finished)

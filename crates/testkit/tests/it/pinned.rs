@@ -290,8 +290,9 @@ fn an_evicted_client_does_not_answer_from_a_leaf_that_it_was_handed() {
 /// A verb of a creation fails, and takes effect all the same (docs/bugs/226).
 #[test]
 fn a_creation_that_fails_frees_nothing() {
-    passes("linear", 353, features_and_crashes(34));
-    passes("dex", 74, features(34));
+    passes("linear", 1149, features(38));
+    passes("dex", 1310, features(38));
+    passes("shard", 353, features(38));
 }
 
 /// A node is removed while a recovery waits for its lock, and its memory has another use (docs/bugs/227).
