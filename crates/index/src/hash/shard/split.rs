@@ -350,7 +350,7 @@ impl Op<'_> {
                 batch.write_words(made, &[0]);
                 batch.post().await?;
                 for node in nodes {
-                    self.pin.session().discard(node, super::level3::NODE_LEN as u64);
+                    self.pin.retire(node, super::level3::NODE_LEN as u64);
                 }
                 return Err(error);
             }
