@@ -4,6 +4,7 @@
 //! for its part of the batch has passed.
 
 use crate::flight::Flight;
+use crate::readers::Readers;
 use crate::world::World;
 use farindex_fabric::{RemotePtr, VerbKind};
 use std::cell::RefCell;
@@ -47,9 +48,10 @@ impl InFlight {
         self.world.borrow().may_change(at, bytes, posted_by.as_nanos().try_into().unwrap_or(u64::MAX))
     }
 
-    /// From now on notes which clients READ what was written.
-    pub fn watch_readers(&self) {
-        self.world.borrow_mut().readers.get_or_insert_default();
+    /// From now on notes which clients READ what was written. Clients may keep copies of pointers for longer than a pin, and so
+    /// READ places where an object was: then only the first object of a place and a length is judged.
+    pub fn watch_readers(&self, keep_copies: bool) {
+        self.world.borrow_mut().readers.get_or_insert_with(|| Readers::new(keep_copies));
     }
 
     /// Returns a client that has READ the object at an address, other than the one whose coroutine is running.

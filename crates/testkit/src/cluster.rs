@@ -271,11 +271,9 @@ fn try_seed(
     let sim = Rc::new(Sim::new(seed, config).map_err(|error| error.to_string())?);
     #[cfg(feature = "marks")]
     {
-        // In trees, copies of pointers in caches of nodes lead to other nodes, of the same length.
-        use IndexConfig::{Cuckoo, Linear, Race, SepHash, Shard};
-        if matches!(index_config, Shard(_) | SepHash(_) | Race(_) | Cuckoo(_) | Linear(_)) {
-            sim.in_flight().watch_readers();
-        }
+        // Clients keep copies of nodes of trees, whose pointers lead to what is there by now.
+        let is_tree = farindex_index::KINDS.iter().any(|kind| kind.ordered && kind.name == index_config.kind());
+        sim.in_flight().watch_readers(is_tree);
         farindex_pool::ledger::ask(Box::new(InSim(sim.in_flight())));
     }
     if index_under_test.has_calls() || setup.smallest || setup.quiet {

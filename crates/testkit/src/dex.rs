@@ -347,6 +347,12 @@ mod faults {
                 Fault::CallKeepsCopy,
             )
             .seen_at(2),
+            case(
+                "DEX: a map that others may READ is free for reuse at once",
+                "Fault::MapFreed",
+                contended(),
+                Fault::MapFreed,
+            ),
             offloaded(
                 "DEX: a call overtakes WRITEs that have completed",
                 "Fault::CallOvertakesWrites",

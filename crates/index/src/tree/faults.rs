@@ -65,6 +65,8 @@ pub enum Fault {
     BoundBeforeFlush,
     /// A copy that is taken out of the mapping table stays swizzled in its parent (DEX, C2).
     LeftSwizzled,
+    /// A map that others may READ is free for reuse at once (DEX, D2).
+    MapFreed,
     /// A replacement takes any value of its key for the expected one.
     Uncompared,
 }

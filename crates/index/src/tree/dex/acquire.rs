@@ -16,6 +16,7 @@ use crate::maintenance::{first_word, read_word};
 use crate::marks::mark;
 use crate::recovery::{HeldLock, acquire, claim_and_recover};
 use crate::tree::change::Puts;
+use crate::tree::faults::{Fault, planted};
 use crate::tree::inner::Side;
 use crate::tree::local_locks::{Arrival, Turn};
 use farindex_fabric::{RemotePtr, Span};
@@ -270,8 +271,10 @@ impl Dex {
     }
 
     pub(super) fn retire_map(&self, pin: &Pin<'_>, (at, len): (RemotePtr, u64)) {
-        if !at.is_null() {
-            pin.retire(at, len);
+        match at.is_null() {
+            true => {}
+            false if planted(Fault::MapFreed) => self.session.discard(at, len),
+            false => pin.retire(at, len),
         }
     }
 
