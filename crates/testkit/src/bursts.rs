@@ -34,8 +34,8 @@ const LOOKUPS: u64 = 8;
 const KEYS: u64 = 50;
 /// The longest value that comes and goes.
 const VALUE: u64 = 900;
-/// The longest burst, as an exponent of entries, and the longest of those that fall between two verbs of one batch: a directory may
-/// grow by two levels in it.
+/// The longest burst, as an exponent of entries, and in hash tables the longest of those that fall between two verbs of one batch: a
+/// directory may grow by two levels in it. A tree with small nodes does so in the other ones.
 const BURST: u64 = 7;
 const SLOW_BURST: u64 = 9;
 /// A walk stops so many times at most.
@@ -94,7 +94,8 @@ impl Burst {
     /// Some entries come, or go, or both; then the epoch may advance. A walk that is `stopped` meanwhile may have a lock or an
     /// intent cell that an entry needs, and goes on only afterwards.
     async fn run(&mut self, stopped: bool) -> Result<(), IndexError> {
-        let order = self.rng.within(0, if self.slow.is_some() { SLOW_BURST } else { BURST });
+        let longest = if self.slow.is_some() && !self.index.is_ordered() { SLOW_BURST } else { BURST };
+        let order = self.rng.within(0, longest);
         let (come, go) = (self.rng.within(0, 1 << order), self.rng.chance(ODDS / 2) && self.go);
         // Memory that has another use may look like anything.
         let value = vec![0xFF; self.rng.pick(&[0, 8, VALUE]).unwrap_or(0) as usize];
