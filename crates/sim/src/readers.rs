@@ -15,7 +15,7 @@ struct Object {
     readers: BTreeSet<u32>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Readers {
     /// By their address.
     objects: BTreeMap<u64, Object>,

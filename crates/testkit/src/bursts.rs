@@ -35,7 +35,7 @@ const KEYS: u64 = 50;
 /// The longest value that comes and goes.
 const VALUE: u64 = 900;
 /// The longest burst, as an exponent of entries, and in hash tables the longest of those that fall between two verbs of one batch: a
-/// directory may grow by two levels in it. A tree with small nodes does so in the other ones.
+/// directory may grow by two levels in it. A tree of small nodes does so in the usual ones.
 const BURST: u64 = 7;
 const SLOW_BURST: u64 = 9;
 /// A walk stops so many times at most.

@@ -340,3 +340,9 @@ fn a_recovery_does_not_wait_under_a_lock_for_a_live_holder() {
 fn an_operation_that_was_stopped_waits_for_an_intent_cell_again() {
     passes("shard", 2_700_000_204, features(38));
 }
+
+/// A pointer in a cached node leads to a block that is where another node was. The judge of readers took that for a READ of the block.
+#[test]
+fn a_pointer_in_a_cached_node_may_lead_to_another_object() {
+    passes("sherman", 2_760_001_432, features(38));
+}

@@ -271,9 +271,11 @@ impl Dex {
     }
 
     pub(super) fn retire_map(&self, pin: &Pin<'_>, (at, len): (RemotePtr, u64)) {
-        match at.is_null() {
-            true => {}
-            false if planted(Fault::MapFreed) => self.session.discard(at, len),
+        if at.is_null() {
+            return;
+        }
+        match planted(Fault::MapFreed) {
+            true => self.session.discard(at, len),
             false => pin.retire(at, len),
         }
     }
