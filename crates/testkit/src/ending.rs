@@ -21,7 +21,6 @@ use farindex_pool::{Client, Pool, PoolError, Session, catalog};
 use farindex_sim::SimRng;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::Arc;
 
 /// Audits the indexes, and reaches every object of the pool. Returns the report of the first, with the problems of all.
 async fn walk(
@@ -65,21 +64,6 @@ async fn walk_unchanged(
     }
 }
 
-/// Attempts to get a client slot where all belong to clients that are gone. One may fail: where verbs take longer than a lease,
-/// it has not seen for a whole lease that nobody is there.
-const ATTEMPTS: u32 = 5;
-
-/// Registers a client. A slot must become free although no other client is there.
-async fn register(pool: &Pool, harness: &farindex_sim::Client, endpoint: &Endpoint) -> Result<Arc<Client>, PoolError> {
-    for _ in 1..ATTEMPTS {
-        match Client::register(pool, harness.identity(), endpoint).await {
-            Err(PoolError::NoClientSlot(_)) => {}
-            registered => return registered,
-        }
-    }
-    Client::register(pool, harness.identity(), endpoint).await
-}
-
 /// Recovers and audits the indexes and the pool after all clients have left or crashed. `walker` has the slow batches, if there are
 /// to be any.
 pub(crate) async fn recover_and_audit(
@@ -89,7 +73,7 @@ pub(crate) async fn recover_and_audit(
     index_config: IndexConfig,
 ) -> Result<(IndexAudit, AuditReport), IndexError> {
     let endpoint = harness.connect();
-    let client = register(&pool, &harness, &endpoint).await?;
+    let client = Client::register(&pool, harness.identity(), &endpoint).await?;
     let session = session_of(&client, &endpoint).await;
     let mut indexes = Vec::new();
     if shared.has_unfinished_drop() {

@@ -7,7 +7,7 @@
 use crate::layout::{HOME, header, header_word};
 use crate::session::Session;
 use crate::takeover::held;
-use crate::{Claim, Intent, Lock, LockTimeout, PoolError};
+use crate::{Claim, Intent, Lock, LockTimeout, PoolError, Waited};
 use farindex_fabric::Span;
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(super) async fn locked<T>(
     let lease = session.pool().lease();
     let intent = Intent { index: 0, lock: LOCK, what: [0; 4] };
     let mut lock_timeout = LockTimeout::default();
-    let until = endpoint.now() + lease * 2;
+    let mut waited = Waited::default();
     let mut pause = Duration::from_micros(50);
     // What the lock word is while it is free, or belongs to a cancelled operation of this client.
     let mut free = 0;
@@ -57,7 +57,7 @@ pub(super) async fn locked<T>(
                 }
                 Claim::Free | Claim::Unsteady => {}
             }
-        } else if endpoint.now() > until {
+        } else if waited.look(session) > lease * 2 {
             let what = "the catalog".to_owned();
             return Err(PoolError::Held { what, holder: "another operation of this client".to_owned() });
         }

@@ -98,8 +98,9 @@ impl Client {
             if evicted {
                 continue;
             }
-            let now = endpoint.now();
-            if now > *until.get_or_insert(now + lease + lease / 8) {
+            // The last look begins after the limit. A look that takes longer than a lease shows only as much as had passed when
+            // it began.
+            if began > *until.get_or_insert_with(|| endpoint.now() + lease + lease / 8) {
                 if needs_cells && !without_cells.is_empty() {
                     needs_cells = false;
                     continue;

@@ -2,7 +2,7 @@
 
 use crate::common::{Member, NODE, Rig, Rng, Shuffle};
 use farindex_fabric::memory::Delivery;
-use farindex_fabric::{Executor, OpKind, RemotePtr};
+use farindex_fabric::{Driver, Executor, Fabric, OpKind, RemotePtr};
 use farindex_pool::catalog::KindTag;
 use farindex_pool::layout::{CatalogEntry, ENTRY_READY, HOME, MAX_CONFIG_LEN, entry_state, header, header_word};
 use farindex_pool::{Intent, Lock, PoolError, Session, catalog};
@@ -297,4 +297,28 @@ fn locked_catalog_error_names_the_holder() {
     drop(cell);
     member.run(add(&session, "late")).expect("taken over");
     assert_eq!(rig.peek(at, 1), [0]);
+}
+
+/// An operation has the catalog, and another one of its client waits for it. Then the thread is stopped.
+#[test]
+fn operation_that_was_stopped_while_it_waited_for_the_catalog_looks_again() {
+    let rig = Rig::new(8);
+    let (member, late) = (rig.join(), rig.fabric.with_delivery(Delivery::Deferred));
+    let late = late.connect(member.client.identity()).expect("connects");
+    let (first, second) = (member.client.session(late.clone()), member.session());
+    let executor = Executor::new();
+    let spawn = |session: Session, name: &'static str| {
+        executor.spawn(async move { add(&session, name).await.map(drop).map_err(|error| error.to_string()) })
+    };
+    let first = spawn(first, "first");
+    while rig.peek(header_word(HOME, header::CATALOG_LOCK), 1) == [0] {
+        late.progress();
+        executor.run_ready();
+    }
+    let second = spawn(second, "second");
+    executor.run_ready();
+    std::thread::sleep(rig.pool.lease() * 3);
+    let driver = Shuffle { endpoints: vec![late, member.endpoint.clone()], rng: RefCell::new(Rng::new(1)) };
+    assert_eq!(executor.block_on(&driver, async { (first.await, second.await) }), (Ok(()), Ok(())));
+    assert_eq!(names(&member), ["first", "second"]);
 }

@@ -392,3 +392,29 @@ fn client_in_the_slot_of_a_crashed_one_is_not_evicted_in_its_place() {
     println!("{torn} READs showed a state and an identity that were never together");
     assert!(torn > 0);
 }
+
+/// All slots belong to clients that have crashed, and every READ takes twice as long as a lease. See
+/// `docs/bugs/240-pool-registration-ends-before-a-lease-was-seen-to-expire.md`.
+#[test]
+fn client_registers_in_the_slot_of_a_crashed_one_on_a_network_slower_than_the_lease() {
+    let lease = Duration::from_millis(1);
+    let calm = Swarm { base_ns: lease.as_nanos() as u64, ..Swarm::calm() };
+    let config = Config { node_len: 512 << 10, swarm: Some(calm), ..Config::default() };
+    let sim = Sim::new(1, config).expect("a world");
+    let (harness, fabric) = (sim.harness(), sim.fabric());
+    let options = PoolOptions { client_slots: 2, lease, ..PoolOptions::default() };
+    let made = sim.block_on(async move { Pool::create(fabric, &harness.connect(), &options).await });
+    let pool = made.expect("ends").expect("a pool");
+    for crash in [true, true, false] {
+        let (me, pool) = (sim.client(), pool.clone());
+        let joined = sim.spawn(&me, {
+            let me = me.clone();
+            async move { Client::register(&pool, me.identity(), &me.connect()).await.map(drop) }
+        });
+        assert!(matches!(sim.run(), Outcome::Done));
+        assert_eq!(joined.take(), Some(Ok(())));
+        if crash {
+            me.crash(CrashOutcome::Lost);
+        }
+    }
+}

@@ -341,6 +341,12 @@ fn an_operation_that_was_stopped_waits_for_an_intent_cell_again() {
     passes("shard", 2_700_000_204, features(38));
 }
 
+/// Every READ of the client slots takes longer than a lease, and all their owners have crashed (docs/bugs/240).
+#[test]
+fn a_registration_looks_until_it_can_have_seen_a_lease_expire() {
+    passes_coalesced("sephash", 2_781_302_969, features_and_crashes(38));
+}
+
 /// A pointer in a cached node leads to a block that is where another node was. The judge of readers took that for a READ of the block.
 #[test]
 fn a_pointer_in_a_cached_node_may_lead_to_another_object() {
