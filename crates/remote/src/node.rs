@@ -14,6 +14,7 @@ use crate::{Metrics, NodeMemory, Plane, Refusal, Tokens};
 use farindex_fabric::{CallRefused, FabricError, Identity};
 use link::{Link, Stage};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener};
@@ -131,6 +132,8 @@ struct ControlServer {
 
 /// The thread checks the clock this often even if nothing happens.
 const LONGEST_WAIT: Duration = Duration::from_millis(250);
+/// Without many clients, the thread wakes without an allocation.
+type Few<T> = SmallVec<[T; 32]>;
 /// How long closing may take.
 const CLOSING_TIME: Duration = Duration::from_millis(500);
 
@@ -158,11 +161,9 @@ impl ControlServer {
     }
 
     /// Waits until something can be done; returns for which links, and whether a client connects.
-    fn wait(&self, listener: &TcpListener, woken: &UnixStream) -> (Vec<u64>, bool) {
-        let mut fds = vec![
-            PollFd::from_borrowed_fd(woken.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),
-        ];
+    fn wait(&self, listener: &TcpListener, woken: &UnixStream) -> (Few<u64>, bool) {
+        let first = [woken.as_fd(), listener.as_fd()];
+        let mut fds: Few<_> = first.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).into_iter().collect();
         fds.extend(self.links.values().map(|link| PollFd::from_borrowed_fd(link.as_fd(), link.wants())));
         let longest = Timespec { tv_sec: 0, tv_nsec: LONGEST_WAIT.subsec_nanos().into() };
         if poll(&mut fds, Some(&longest)).is_err() {

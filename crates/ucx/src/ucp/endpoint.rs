@@ -2,6 +2,7 @@
 
 use super::sys::{self, Api};
 use super::{Issued, issued, text};
+use crate::chain::FULL_BYTES;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -11,9 +12,11 @@ use std::rc::Rc;
 
 /// Bytes of one message at most.
 const MAX_MESSAGE: usize = 96 << 20;
+/// Bytes that a new buffer has room for: it does not grow with the first message that is longer than all before.
+const ROOM: usize = FULL_BYTES + (8 << 10);
 /// Buffers kept for messages to come.
 const SPARE: usize = 64;
-/// Larger ones are given back at once.
+/// Larger ones are given back at once, and so are those without room, which never were a buffer.
 const SPARE_BYTES: usize = 256 << 10;
 /// The one active message that is used.
 pub(super) const MESSAGE: u32 = 1;
@@ -132,13 +135,13 @@ impl Drop for Lent<'_> {
 impl Inbox {
     pub(super) fn keep(&self, mut bytes: Vec<u8>) {
         let mut spare = self.spare.borrow_mut();
-        if spare.len() < SPARE && bytes.capacity() <= SPARE_BYTES {
+        if spare.len() < SPARE && (ROOM..=SPARE_BYTES).contains(&bytes.capacity()) {
             bytes.clear();
             spare.push(bytes);
         }
     }
     pub(super) fn take(&self) -> Vec<u8> {
-        self.spare.borrow_mut().pop().unwrap_or_default()
+        self.spare.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(ROOM))
     }
 }
 
