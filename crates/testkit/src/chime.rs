@@ -227,14 +227,15 @@ mod faults {
                     found
                 },
             )
-            .seen_at(195),
+            .seen_at(628),
             case(
                 "CHIME: a lock is handed over with the leaf as its holder has found it",
                 "Fault::HandOverOld",
                 Setup { coroutines: (3, 6), ..Setup::default() },
                 ChimeUnderTest::handing_over(),
                 Planted::Tree(tree::Fault::HandOverOld),
-            ),
+            )
+            .seen_at(10),
             case(
                 "CHIME: a replacement does not compare the value under the leaf's lock",
                 "Fault::Uncompared",

@@ -246,7 +246,8 @@ mod faults {
                 "Fault::GivenWithoutDrain",
                 contended(),
                 Fault::GivenWithoutDrain,
-            ),
+            )
+            .seen_at(18),
             FaultCase::new(
                 "DEX: a partition is given away by command while operations are in progress",
                 "Fault::GivenWithoutDrain",
@@ -257,7 +258,7 @@ mod faults {
                     found
                 },
             )
-            .seen_at(9),
+            .seen_at(111),
             case(
                 "DEX: copies of leaves stay in the cache when their partition is given away",
                 "Fault::CopiesKept",
@@ -306,7 +307,8 @@ mod faults {
                 "Fault::CacheOnly",
                 contended(),
                 Fault::CacheOnly,
-            ),
+            )
+            .seen_at(18),
             case(
                 "DEX: a leaf of two owners is written in place",
                 "Fault::AcrossBound",
@@ -339,14 +341,15 @@ mod faults {
                 "Fault::CallWithoutTurn",
                 crowded(),
                 Fault::CallWithoutTurn,
-            ),
+            )
+            .seen_at(19),
             offloaded(
                 "DEX: a copy of a leaf stays in the cache although a memory node has changed the leaf",
                 "Fault::CallKeepsCopy",
                 contended(),
                 Fault::CallKeepsCopy,
             )
-            .seen_at(2),
+            .seen_at(31),
             case(
                 "DEX: a map that others may READ is free for reuse at once",
                 "Fault::MapFreed",
