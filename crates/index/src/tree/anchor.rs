@@ -106,9 +106,10 @@ impl Anchor {
         }
     }
 
-    /// Marks the tree as dropped.
+    /// Marks the tree as dropped. An anchor that is marked already may be free before the caller's pin ends, so it is READ first:
+    /// no CAS may land in what is there by then (docs/bugs/241).
     pub(super) async fn mark_dropped(span: &Span, anchor: RemotePtr, tag: u64) -> Result<(), IndexError> {
-        if !anchor.is_null() {
+        if !anchor.is_null() && read_word(span, anchor).await? == tag {
             span.cas(anchor, tag, !tag).await?;
         }
         Ok(())

@@ -352,3 +352,9 @@ fn a_registration_looks_until_it_can_have_seen_a_lease_expire() {
 fn a_pointer_in_a_cached_node_may_lead_to_another_object() {
     passes("sherman", 2_760_001_432, features(38));
 }
+
+/// Two clients finish the drop of a tree, and the CAS of the second one that marks it is late (docs/bugs/241).
+#[test]
+fn a_tree_that_is_marked_as_dropped_is_not_marked_again() {
+    passes_coalesced("dex", 2_797_201_026, features(38));
+}
