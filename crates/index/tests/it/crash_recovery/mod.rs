@@ -59,11 +59,11 @@ fn sweep<I: CrashTested>(kind: Kind<I::Place>, seeds: &std::ops::Range<u64>, eve
                 sum.drops += ran.drops;
                 let context = || format!("seed {seed}, {kind:?}, verb {verb}, {crash_outcome:?}");
                 assert_eq!(ran.live_bytes, alive.live_bytes, "{}: bytes that are in use for good", context());
+                assert!(ran.crashed || seed > 0, "{}, of {}: no crash", context(), alive.verbs);
                 if !ran.crashed {
                     break;
                 }
                 sum.crashes += 1;
-                assert!(seed > 0 || verb <= alive.verbs, "{} of {}", context(), alive.verbs);
             }
         }
     }
