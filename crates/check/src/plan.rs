@@ -7,8 +7,8 @@
 //! 2. two operations whose intervals overlap have different slots, and slots are few: as many as operations of the
 //!    part ever overlap. So the set of linearized operations is the frontier (every number below it) and one bit for
 //!    each slot, independent of the length of the history and of its slowest operation;
-//! 3. an operation's predecessor is the operation before it in its chain. Operations with a successor are of no other's
-//!    kind, because they are not interchangeable;
+//! 3. an operation's predecessor is the operation before it in its chain. It is *uniform* if all that follow it in its chain
+//!    are equal to it, and each responds behind the one before it. Others are not interchangeable with those of their kind;
 //! 4. pending operations have neither number nor slot: they are grouped into classes of equal operations, and within
 //!    a class the earliest invoked comes first.
 
@@ -35,6 +35,8 @@ pub(crate) struct Plan<O> {
     pub(crate) entries: Vec<usize>,
     /// By number: the kind, which is equal for equal operations.
     pub(crate) kinds: Vec<u32>,
+    /// By number: whether it is uniform.
+    pub(crate) uniform: Vec<bool>,
     /// By number: whether it is a read.
     pub(crate) reads: Vec<bool>,
     /// By number: the predecessor, or `NONE`.
@@ -75,6 +77,7 @@ impl<O: Clone + Eq + std::hash::Hash> Plan<O> {
             ops: by_response.iter().map(|&(_, entry)| entries[entry].op.clone()).collect(),
             entries: by_response.iter().map(|&(_, entry)| entry).collect(),
             kinds: Vec::with_capacity(by_response.len()),
+            uniform: vec![true; by_response.len()],
             reads: Vec::with_capacity(by_response.len()),
             predecessors: vec![NONE; by_response.len()],
             slots: vec![0; by_response.len()],
@@ -114,11 +117,11 @@ impl<O: Clone + Eq + std::hash::Hash> Plan<O> {
         for (number, &entry) in self.entries.iter().enumerate() {
             numbers[entry] = number as u32;
         }
-        for (first, next) in pairs {
-            let (first, next) = (numbers[first], numbers[next]);
-            self.predecessors[next as usize] = first;
-            self.kinds[first as usize] = self.kind_count as u32;
-            self.kind_count += 1;
+        // The last pair of a chain first: whatever follows is known then.
+        for (first, next) in pairs.into_iter().rev() {
+            let (first, next) = (numbers[first] as usize, numbers[next] as usize);
+            self.predecessors[next] = first as u32;
+            self.uniform[first] = self.uniform[next] && self.kinds[first] == self.kinds[next] && first < next;
         }
     }
 

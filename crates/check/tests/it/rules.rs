@@ -692,3 +692,28 @@ fn groups_need_few_steps() {
     assert_eq!(report.verdict, Verdict::Ok, "{report}");
     assert!(report.stats.steps <= 300, "{}", report.stats.steps);
 }
+
+/// Twelve calls of six blind upserts each, whose values nobody reads, while the key is there, is removed, is there, and is gone
+/// once more, for which a removal is missing. It does not matter of which call the upserts were that came first.
+#[test]
+fn unread_groups_need_few_steps() {
+    let (calls, parts) = (12, 6);
+    let mut operations = Vec::new();
+    for call in 0..calls {
+        for part in 0..parts {
+            let written = upsert(call, "k", &format!("{call} {part}"), 1, Some(1000 + call * parts + part));
+            operations.push(Operation { group: Some(call), ..written });
+        }
+    }
+    operations.extend([remove(50, 2, Some(100)), exists(99, 8, 9), get(99, "k", None, 12, 13), exists(99, 16, 17)]);
+    let steps_of = |operations: Vec<Operation>| {
+        let report = check(&History::new(operations).unwrap(), &Limits { steps_per_key: 100_000, ..Limits::default() });
+        println!("{report}");
+        (report.verdict, report.stats.steps)
+    };
+    let (verdict, steps) = steps_of(operations.clone());
+    assert!(verdict == Verdict::Ok && steps <= 100, "{verdict:?} in {steps} steps");
+    operations.push(get(99, "k", None, 20, 21));
+    let (verdict, steps) = steps_of(operations);
+    assert!(verdict == Verdict::Violation && steps <= 1_000, "{verdict:?} in {steps} steps");
+}
