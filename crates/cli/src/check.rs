@@ -7,10 +7,12 @@ use crate::output::{Json, note};
 use crate::{progress, signals};
 use clap::builder::PossibleValuesParser;
 use farindex::IndexConfig;
-use farindex_check::{Limits, check};
+use farindex_check::{Limits, check, format};
 use farindex_testkit::test_runs::{PUBLISHED, SHIPPED};
 use farindex_testkit::{SeedReport, Setup, Size, TestRun, Totals, parse_seeds, test_run};
 use serde_json::json;
+use std::fs::File;
+use std::io::BufWriter;
 use std::ops::{ControlFlow, Range};
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -41,6 +43,9 @@ pub(crate) struct Args {
     /// With --replay: draw the history as one HTML page
     #[arg(long, value_name = "FILE", requires = "replay")]
     timeline: Option<PathBuf>,
+    /// With --replay: write the history (docs/history-format.md), for check-history
+    #[arg(long, value_name = "FILE", requires = "replay")]
+    history: Option<PathBuf>,
     /// With --replay: print the last N steps of the simulator on standard error
     #[arg(long, value_name = "N", requires = "replay", default_value_t = 0)]
     log: usize,
@@ -110,7 +115,7 @@ impl Args {
                 command += &format!(" {flag}");
             }
         }
-        command + " --timeline timeline.html"
+        command
     }
 }
 
@@ -133,10 +138,17 @@ fn replay(args: &Args, seed: u64, setup: Setup, test_run: &TestRun) -> Result<u8
     if args.log > 0 {
         note(&report.log);
     }
+    let history = || {
+        let none = || Failure::new(exit::BUG, format!("seed {seed} left no history"));
+        report.history.as_ref().ok_or_else(none)
+    };
+    if let Some(path) = &args.history {
+        let history = history()?;
+        let written = File::create(path).and_then(|file| format::write(history, BufWriter::new(file)));
+        written.map_err(|error| Failure::file(path.display(), "cannot be written", &error))?;
+    }
     if let Some(path) = &args.timeline {
-        let Some(history) = &report.history else {
-            return Err(Failure::new(exit::BUG, format!("seed {seed} left no history to draw")));
-        };
+        let history = history()?;
         let checked = check(history, &Limits::default());
         let title = format!("{} ({}), seed {seed}", args.index, args.variant);
         draw(path, history, &checked, title)?;
@@ -154,11 +166,15 @@ fn text(args: &Args, totals: &Totals, seconds: f64) -> String {
         args.index, args.variant,
     );
     if let Some(seed) = totals.first_failing_seed() {
-        text += &format!("{} seeds failed, the first is {seed}: {}\n", totals.failed.len(), args.replay_command(seed));
+        let (count, replay) = (totals.failed.len(), args.replay_command(seed));
+        text += &format!("{count} seeds failed, the first is {seed}: {replay} --timeline timeline.html\n");
     }
     if let Some(seed) = totals.undecided.first() {
-        let count = totals.undecided.len();
-        text += &format!("{count} seeds have undecided keys, the first is {seed}: {}\n", args.replay_command(*seed));
+        let (count, replay) = (totals.undecided.len(), args.replay_command(*seed));
+        text += &format!(
+            "{count} seeds have undecided keys, the first is {seed}. To search for longer: {replay} --history history.jsonl; \
+             farindex check-history --steps 100M history.jsonl\n"
+        );
     }
     for report in totals.failures.iter().take(1) {
         text += &format!("\n{report}");

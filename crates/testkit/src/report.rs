@@ -58,6 +58,9 @@ impl fmt::Display for SeedReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "seed {}: {}", self.seed, self.settings)?;
         writeln!(f, "{} operations, {} verbs, {} events; {:?}", self.operations, self.verbs, self.events, self.marks)?;
+        if self.unknown > 0 {
+            writeln!(f, "- {} keys of the history are undecided", self.unknown)?;
+        }
         self.failures.iter().try_for_each(|failure| writeln!(f, "- {failure}"))
     }
 }

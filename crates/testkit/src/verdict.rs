@@ -34,9 +34,14 @@ pub(crate) fn judge(shared: &Shared, recorder: &Recorder, may_lose: Option<Durat
     }
     match verdict.verdict {
         Verdict::Ok => {}
-        Verdict::Unknown => report.unknown += 1,
+        Verdict::Unknown => {
+            report.unknown += verdict.undecided.len() as u64;
+            if !report.violation {
+                report.history = None;
+            }
+        }
         Verdict::Violation => {
-            // The history that is shown is the one that breaks a promise.
+            // The history that is shown is the one that breaks a promise, or else the one that is undecided.
             if !report.violation {
                 report.history = None;
             }

@@ -127,6 +127,7 @@ fn arguments() {
         (vec!["check", "--replay", "x"], 2, "--replay"),
         (vec!["check", "--replay", "1", "--seeds", "0..2"], 2, "cannot be used with"),
         (vec!["check", "--timeline", new], 2, "--replay"),
+        (vec!["check", "--history", new], 2, "--replay"),
         (vec!["check", "--coalesce", "--variant", "published"], 2, "without the lock table"),
         (vec!["check", "--clients", "0"], 2, "1..=7"),
         (vec!["check", "--ops", "0"], 2, "1..=100000"),

@@ -55,6 +55,11 @@ fn the_published_removal_is_found_replayed_and_drawn() {
     assert_eq!((once.code, &once.out), (Some(1), &again.out), "the same seed is the same run");
     assert!(once.text().contains("not linearizable"), "{}", once.text());
     is_self_contained(&page);
+    let history = dir.path("history.jsonl");
+    run(&["check", "--variant", "published", "--replay", &seed, "--history", text(&history)]);
+    let checked = run(&["check-history", text(&history)]);
+    assert_eq!(checked.code, Some(1), "{}", checked.err);
+    assert!(checked.text().contains("not linearizable"), "{}", checked.text());
     let logged = run(&[&replay[..], &["--log", "50"]].concat());
     assert!(logged.err.lines().count() > 40 && logged.err.contains("READ"), "{}", logged.err);
     // The shipped form on the same seed.
