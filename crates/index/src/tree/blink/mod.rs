@@ -212,7 +212,8 @@ impl TablePerNode for BLink {
     }
 
     async fn mark_root_dropped(span: &Span, root: RemotePtr, index_tag: u64) -> Result<(), IndexError> {
-        if !root.is_null() {
+        // READ first: another client may have marked it and freed its memory.
+        if !root.is_null() && read_word(span, root.add(TAG)).await? == index_tag {
             span.cas(root.add(TAG), index_tag, !index_tag).await?;
         }
         Ok(())
