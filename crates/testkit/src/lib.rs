@@ -94,7 +94,9 @@ pub use cancelling::until_in_flight;
 pub use cluster::run_seed;
 pub use index_under_test::IndexUnderTest;
 pub use report::{SeedReport, Stuck, Totals};
-pub use seeds::{explore, is_thorough, parse_seeds, replay, run_cases, run_seeds, sampled_seeds, seeds_or, sweep_step};
+pub use seeds::{
+    explore, is_thorough, one_in, parse_seeds, replay, run_cases, run_seeds, sampled_seeds, seeds_or, sweep_step,
+};
 pub use setup::{Setup, Size};
 pub use stalling::TargetedStall;
 pub use swarm::Feature;

@@ -25,36 +25,46 @@ pub fn seeds_or(usual: Range<u64>) -> Range<u64> {
     parse_seeds(&asked).unwrap_or_else(|why| panic!("FARINDEX_SEEDS={asked}: {why}"))
 }
 
-/// How many times more a thorough run does than a quick one.
-const THOROUGH: u64 = 6;
+/// A quick run has one seed in so many.
+const QUICK: u64 = 6;
 
-/// Whether this run is a thorough one. `cargo test` is quick, for people who wait for it. CI sets `FARINDEX_EFFORT=full`
-/// in a stage of its own.
+/// A run has one in so many of the seeds of a test, and of the places of a sweep. `cargo test` is quick, for people who wait for it;
+/// `FARINDEX_EFFORT=half` leaves out every other one, as CI does in a stage of its own, and `FARINDEX_EFFORT=full` none.
+///
+/// # Panics
+/// If the variable holds something else.
+pub fn one_in() -> u64 {
+    match std::env::var("FARINDEX_EFFORT").as_deref() {
+        Err(_) => QUICK,
+        Ok("half") => 2,
+        Ok("full") => 1,
+        Ok(other) => panic!("FARINDEX_EFFORT={other}: it is half or full, or not set"),
+    }
+}
+
+/// Whether this run is a thorough one: not quick.
 ///
 /// # Panics
 /// If the variable holds something else.
 pub fn is_thorough() -> bool {
-    match std::env::var("FARINDEX_EFFORT").as_deref() {
-        Err(_) => false,
-        Ok("full") => true,
-        Ok(other) => panic!("FARINDEX_EFFORT={other}: it is full, or not set"),
-    }
+    one_in() < QUICK
 }
 
-/// The seeds that `FARINDEX_SEEDS=A..B` asks for; or these, where a run is thorough; or else the first sixth of them.
+/// The seeds that `FARINDEX_SEEDS=A..B` asks for; or the first ones of these, [so many](one_in) as the run has.
 ///
 /// # Panics
 /// If a variable holds something else.
-pub fn sampled_seeds(thorough: Range<u64>) -> Range<u64> {
-    let quick = (thorough.end - thorough.start).div_ceil(THOROUGH);
-    seeds_or(if is_thorough() { thorough } else { thorough.start..thorough.start + quick })
+pub fn sampled_seeds(all: Range<u64>) -> Range<u64> {
+    let count = (all.end - all.start).div_ceil(one_in());
+    seeds_or(all.start..all.start + count)
 }
 
-/// The distance of the verbs at which a sweep crashes or stalls a client: what `FARINDEX_EVERY=N` asks for; or this one,
-/// where a run is thorough; or else six times as much and one more. It stays odd, so that verbs of all places of a batch are met.
-pub fn sweep_step(thorough: usize) -> usize {
+/// The distance of the verbs at which a sweep crashes or stalls a client: what `FARINDEX_EVERY=N` asks for; or this one in a full
+/// run; or else as many times more as the run leaves out, and one. It stays odd, so that verbs of all places of a batch are met.
+pub fn sweep_step(full: usize) -> usize {
     let asked = std::env::var("FARINDEX_EVERY").ok().and_then(|every| every.parse().ok());
-    asked.unwrap_or(if is_thorough() { thorough } else { thorough * THOROUGH as usize + 1 })
+    let one_in = one_in() as usize;
+    asked.unwrap_or(if one_in == 1 { full } else { full * one_in + 1 })
 }
 
 /// One for each core.

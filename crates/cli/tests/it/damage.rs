@@ -242,7 +242,7 @@ fn dump_in_time(pool: &Path, out: &Path) -> Option<(Option<i32>, String)> {
 
 const ENTRIES: u32 = 1_000;
 
-/// `FARINDEX_SEEDS=0..1000` damages more pools than usual, and `FARINDEX_EFFORT=full` as many as CI.
+/// `FARINDEX_SEEDS=0..1000` damages more pools than usual, and `FARINDEX_EFFORT=half` as many as CI.
 #[test]
 fn damage_of_any_kind_neither_ends_in_a_panic_nor_in_wrong_entries() {
     let asked = std::env::var("FARINDEX_SEEDS").ok();

@@ -12,7 +12,7 @@ use farindex_testkit::suite::{Model, audit, step};
 use farindex_testkit::world::{World, bytes};
 use std::ops::Bound;
 
-/// Paths that some of 300 seeds pass.
+/// Paths that some of 150 seeds pass.
 const COMMON: &[&str] =
     &["blink: lock is held", "blink: moved right", "blink: node was split", "blink: root was split"];
 

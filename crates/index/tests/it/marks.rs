@@ -41,7 +41,7 @@ pub(crate) fn assert_passed(totals: &Totals, all: &BTreeSet<String>, common: &[&
     assert!(unknown.is_empty(), "no such marks: {unknown:?}");
     if totals.seeds >= MANY {
         totals.assert_marks(all);
-    } else if totals.seeds >= 300 {
+    } else if totals.seeds >= 150 {
         totals.assert_marks(common);
     }
 }

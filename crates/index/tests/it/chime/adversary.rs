@@ -6,7 +6,7 @@ use crate::{adversary, marks, trees};
 use farindex_testkit::Setup;
 use farindex_testkit::chime::ChimeUnderTest;
 
-/// Paths that some of 300 seeds pass.
+/// Paths that some of 150 seeds pass.
 const COMMON: &[&str] = &[
     "chime: insert READs beyond the neighbourhood",
     "chime: leaf was split",

@@ -8,7 +8,7 @@ use farindex_testkit::cuckoo::{CuckooUnderTest, packed};
 use farindex_testkit::shard::insert_remove_churn;
 use farindex_testkit::{Setup, run_cases};
 
-/// Paths that some of 300 seeds pass.
+/// Paths that some of 150 seeds pass.
 const COMMON: &[&str] = &[
     "cuckoo change: waits for a move",
     "cuckoo displace",

@@ -6,7 +6,7 @@ use crate::{adversary, marks};
 use farindex_testkit::dex::DexUnderTest;
 use farindex_testkit::{Setup, run_cases, test_run};
 
-/// Paths that some of 300 seeds pass.
+/// Paths that some of 150 seeds pass.
 const COMMON: &[&str] = &[
     "dex: another client's proposal is ahead",
     "dex: leaf was admitted",
@@ -20,7 +20,7 @@ const COMMON: &[&str] = &[
     "dex: proposal was withdrawn",
 ];
 
-/// Paths of the cache that some of 300 seeds pass where it has room for a few nodes.
+/// Paths of the cache that some of 150 seeds pass where it has room for a few nodes.
 const COMMON_IN_A_TINY_CACHE: &[&str] = &[
     "path cache: a cooling node was evicted",
     "path cache: a cooling node was given a second chance",
@@ -37,7 +37,7 @@ const COMMON_IN_A_TINY_CACHE: &[&str] = &[
 const COMMON_WITH_CRASHES: &[&str] =
     &["dex: partition was given away", "dex: partitions of a crashed client were taken over"];
 
-/// Paths of write-back that some of 300 seeds pass.
+/// Paths of write-back that some of 150 seeds pass.
 const COMMON_WITH_WRITE_BACK: &[&str] = &[
     "write-back: change stays in the cache",
     "write-back: dirty leaves were written back",

@@ -8,7 +8,7 @@ use farindex_testkit::Setup;
 use farindex_testkit::linear::LinearUnderTest;
 use farindex_testkit::shard::insert_remove_churn;
 
-/// Paths that some of 300 seeds pass.
+/// Paths that some of 150 seeds pass.
 const COMMON: &[&str] = &[
     "grow",
     "grow: lost",

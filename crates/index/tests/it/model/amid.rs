@@ -4,9 +4,9 @@ use farindex_fabric::memory::Delivery;
 use farindex_index::{AnyIndex, IndexConfig, PointIndex};
 use farindex_pool::PoolOptions;
 use farindex_pool::audit::Audit;
-use farindex_testkit::is_thorough;
 use farindex_testkit::test_runs::shipped;
 use farindex_testkit::world::{Ctx, World};
+use farindex_testkit::{is_thorough, one_in};
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::rc::Rc;
@@ -69,7 +69,7 @@ fn audits_of_every_kind_find_no_problem_whenever_others_write() {
         let all = run(u32::MAX);
         assert!(all > 3, "{}: {all} polls", kind.config().kind());
         // The first ones, in which directories and roots are READ, and some of the others.
-        let step = if is_thorough() { 1 } else { all / 16 + 1 };
+        let step = if is_thorough() { one_in() as u32 } else { all / 16 + 1 };
         (0..all.min(8)).chain((8..all).step_by(step as usize)).for_each(|polls| assert_eq!(run(polls), polls));
     }
 }

@@ -11,7 +11,7 @@ use farindex_testkit::shard::{ShardUnderTest, insert_remove_churn};
 use farindex_testkit::{SeedReport, Setup, run_seeds};
 use std::collections::BTreeSet;
 
-/// Paths that 300 seeds pass many times.
+/// Paths that 150 seeds pass.
 const COMMON: &[&str] = &[
     "grow",
     "grow: lost",

@@ -6,7 +6,7 @@ use crate::{adversary, marks, trees};
 use farindex_testkit::Setup;
 use farindex_testkit::sherman::ShermanUnderTest;
 
-/// Paths that some of 300 seeds pass.
+/// Paths that some of 150 seeds pass.
 const COMMON: &[&str] = &[
     "sherman: entry changed between inline and block",
     "tree: descended through an old copy",
