@@ -30,13 +30,13 @@
 //!   class of pending operations no more are used. Every continuation of the worse configuration is a continuation of
 //!   the better one.
 //! * **R3.** Of equal completed operations that may be next, only the one that responds first is tried, instead of those
-//!   whose successors in a chain, if any, are equal to them and respond later. Take a linearization in which such a `b` comes next, and `a`, which
-//!   responds first, at a later place. Let `a` take the place of `b`, and each of `b` and its successors in front of that
-//!   later place the next one's; the last of them takes that of `a`. The states stay the same, since all of them are
-//!   equal; `a` may be next; and the chain of `b` keeps its order. Nothing that must follow one of these comes too early:
-//!   it was invoked after the response of `a`, which is earlier than theirs, and so it was behind the place of `a`.
-//!   Equal pending operations differ only in their invocation, so they are used in order of invocation. The rules never use
-//!   a pending operation that changes nothing.
+//!   whose successors in a chain, if any, are equal to them and respond later. Take a linearization in which such a `b`
+//!   comes next, and `a`, which responds first, at a later place. Let `a` take the place of `b`, and each of `b` and its
+//!   successors in front of that later place the next one's; the last of them takes that of `a`. The states stay the same,
+//!   since all of them are equal; `a` may be next; and the chain of `b` keeps its order. Nothing that must follow one of
+//!   these comes too early: it was invoked after the response of `a`, which is earlier than theirs, and so it was behind
+//!   the place of `a`. Equal pending operations differ only in their invocation, so they are used in order of invocation.
+//!   The rules never use a pending operation that changes nothing.
 //! * **R4.** The search keeps a state's token (its value) while another completed operation not yet linearized observes
 //!   it and no operation is left that can produce it again.
 //! * **R5.** A token is *unobserved* if no operation left distinguishes it: none requires it, and none excludes it. (An

@@ -28,8 +28,8 @@ pub fn seeds_or(usual: Range<u64>) -> Range<u64> {
 /// A quick run has one seed in so many.
 const QUICK: u64 = 6;
 
-/// A run has one in so many of the seeds of a test, and of the places of a sweep. `cargo test` is quick, for people who wait for it;
-/// `FARINDEX_EFFORT=half` leaves out every other one, as CI does in a stage of its own, and `FARINDEX_EFFORT=full` none.
+/// A run has one in so many of the seeds of a test, and of the places of a sweep. `cargo test` is quick, for people who wait
+/// for it; `FARINDEX_EFFORT=half` leaves out every other one, as CI does in a stage of its own, and `FARINDEX_EFFORT=full` none.
 ///
 /// # Panics
 /// If the variable holds something else.
@@ -59,8 +59,9 @@ pub fn sampled_seeds(all: Range<u64>) -> Range<u64> {
     seeds_or(all.start..all.start + count)
 }
 
-/// The distance of the verbs at which a sweep crashes or stalls a client: what `FARINDEX_EVERY=N` asks for; or this one in a full
-/// run; or else as many times more as the run leaves out, and one. It stays odd, so that verbs of all places of a batch are met.
+/// The distance of the verbs at which a sweep crashes or stalls a client: what `FARINDEX_EVERY=N` asks for; or this one in a
+/// full run; or else [so many](one_in) times as much, and one more. It stays odd, so that verbs of all places of a batch are
+/// met.
 pub fn sweep_step(full: usize) -> usize {
     let asked = std::env::var("FARINDEX_EVERY").ok().and_then(|every| every.parse().ok());
     let one_in = one_in() as usize;
