@@ -5,5 +5,6 @@ mod brute_force;
 mod common;
 mod explain;
 mod format;
+mod groups;
 mod recorder;
 mod rules;

@@ -11,12 +11,12 @@ use farindex_check::scan::ScanFault;
 use farindex_check::search::{Answer, Budget, search, search_longest};
 use farindex_check::{Call, History, Limits, Operation, Outcome, Promise, Recorder, Report, Verdict, check, timeline};
 
-fn upsert(client: u64, key: &str, value: &str, invoked: u64, at: Option<u64>) -> Operation {
+pub(crate) fn upsert(client: u64, key: &str, value: &str, invoked: u64, at: Option<u64>) -> Operation {
     let call = Call::Upsert { key: key.into(), value: value.into() };
     operation(client, call, invoked, at.map(|at| (at, Outcome::Written)))
 }
 
-fn get(client: u64, key: &str, value: Option<&str>, invoked: u64, at: u64) -> Operation {
+pub(crate) fn get(client: u64, key: &str, value: Option<&str>, invoked: u64, at: u64) -> Operation {
     operation(client, Call::Get { key: key.into() }, invoked, Some((at, Outcome::Value(value.map(Into::into)))))
 }
 
@@ -411,7 +411,7 @@ fn concurrent_writes_need_a_linear_number_of_steps() {
     assert!(steps.iter().zip([24, 24, 0, 7]).all(|(steps, most)| *steps <= most), "{steps:?}");
 }
 
-fn remove(client: u64, invoked: u64, at: Option<u64>) -> Operation {
+pub(crate) fn remove(client: u64, invoked: u64, at: Option<u64>) -> Operation {
     let call = Call::Remove { key: b"k".to_vec() };
     operation(client, call, invoked, at.map(|at| (at, Outcome::Removed)))
 }
@@ -490,7 +490,7 @@ fn chains_of_replacements_need_a_linear_number_of_steps() {
     assert!(report.to_string().contains("replace \"17\" by \"lost\" → replaced"), "{report}");
 }
 
-fn exists(client: u64, invoked: u64, at: u64) -> Operation {
+pub(crate) fn exists(client: u64, invoked: u64, at: u64) -> Operation {
     let call = Call::Insert { key: b"k".to_vec(), value: b"new".to_vec() };
     operation(client, call, invoked, Some((at, Outcome::Exists)))
 }
@@ -643,77 +643,4 @@ fn search_longest_returns_the_longest_partial_linearization() {
     let outcome = search_longest(&MapModel, &part.entries, Budget::steps(1000));
     assert_eq!((outcome.answer, outcome.longest), (Answer::Violation, vec![0, 1, 2]));
     assert!(search(&MapModel, &part.entries, Budget::steps(1000)).longest.is_empty());
-}
-
-/// Three upserts of one call: a get after it must see the last of them.
-#[test]
-fn a_group_takes_effect_in_its_order() {
-    let history = |seen: &str, pending: bool| {
-        let part = |value, at| Operation { group: Some(3), ..upsert(1, "k", value, 1, at) };
-        // Another client's operation with this number is of another group.
-        let other = Operation { group: Some(3), ..upsert(2, "k", "w", 1, Some(2)) };
-        let last = part("c", (!pending).then_some(9));
-        History::new(vec![part("a", Some(7)), part("b", Some(8)), last, other, get(2, "k", Some(seen), 20, 21)])
-            .unwrap()
-    };
-    let verdict = |seen, pending| check(&history(seen, pending), &Limits::default()).verdict;
-    assert_eq!(verdict("c", false), Verdict::Ok);
-    assert_eq!(verdict("w", false), Verdict::Ok, "the other client's may be the last of all");
-    for seen in ["a", "b"] {
-        let report = check(&history(seen, false), &Limits::default());
-        assert_eq!(report.verdict, Verdict::Violation, "{seen}");
-        assert!(report.to_string().contains(&format!("upsert \"{seen}\" → written, group 3")), "{report}");
-    }
-    // One without an outcome is not held to its place.
-    assert_eq!(["a", "b", "c", "w"].map(|seen| verdict(seen, true)), {
-        use Verdict::{Ok, Violation};
-        [Violation, Ok, Ok, Ok]
-    });
-}
-
-/// Twenty calls of twelve blind upserts at the same time, and a reader between: without the order of each call, their
-/// operations could be interleaved in more ways than a search can try.
-#[test]
-fn groups_need_few_steps() {
-    let (calls, parts) = (20, 12);
-    let mut operations = Vec::new();
-    for call in 0..calls {
-        for part in 0..parts {
-            let written = upsert(call, "k", &format!("{}", (call * part) % 7), 1, Some(1000));
-            operations.push(Operation { group: Some(call), ..written });
-        }
-    }
-    for read in 0..30 {
-        operations.push(get(99, "k", Some(&format!("{}", (read * 3) % 7)), 10 * read + 5, 10 * read + 6));
-    }
-    let history = History::new(operations).unwrap();
-    let report = check(&history, &Limits { steps_per_key: 100_000, ..Limits::default() });
-    println!("{} steps", report.stats.steps);
-    assert_eq!(report.verdict, Verdict::Ok, "{report}");
-    assert!(report.stats.steps <= 300, "{}", report.stats.steps);
-}
-
-/// Twelve calls of six blind upserts each, whose values nobody reads, while the key is there, is removed, is there, and is gone
-/// once more, for which a removal is missing. It does not matter of which call the upserts were that came first.
-#[test]
-fn unread_groups_need_few_steps() {
-    let (calls, parts) = (12, 6);
-    let mut operations = Vec::new();
-    for call in 0..calls {
-        for part in 0..parts {
-            let written = upsert(call, "k", &format!("{call} {part}"), 1, Some(1000 + call * parts + part));
-            operations.push(Operation { group: Some(call), ..written });
-        }
-    }
-    operations.extend([remove(50, 2, Some(100)), exists(99, 8, 9), get(99, "k", None, 12, 13), exists(99, 16, 17)]);
-    let steps_of = |operations: Vec<Operation>| {
-        let report = check(&History::new(operations).unwrap(), &Limits { steps_per_key: 100_000, ..Limits::default() });
-        println!("{report}");
-        (report.verdict, report.stats.steps)
-    };
-    let (verdict, steps) = steps_of(operations.clone());
-    assert!(verdict == Verdict::Ok && steps <= 100, "{verdict:?} in {steps} steps");
-    operations.push(get(99, "k", None, 20, 21));
-    let (verdict, steps) = steps_of(operations);
-    assert!(verdict == Verdict::Violation && steps <= 1_000, "{verdict:?} in {steps} steps");
 }
