@@ -98,8 +98,7 @@ impl Scheduler<'_> {
             VerbKind::Read(_) | VerbKind::Write(_) if count > 1 && self.rng.chance(self.swarm.tear) => {
                 let most = u64::from(self.swarm.pieces.max(2)).min(count as u64);
                 let pieces = self.rng.within(2, most) as u32;
-                flight.plans[index].pieces = pieces;
-                flight.plans[index].salt = self.rng.word();
+                flight.tear(index, count, pieces, self.rng.word());
                 let mut end = begin;
                 for piece in 0..pieces {
                     let at = begin + self.gap();

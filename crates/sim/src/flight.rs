@@ -44,12 +44,25 @@ pub(crate) struct Plan {
     pub(crate) landed: u32,
     /// Selects which words belong to which piece.
     pub(crate) salt: u64,
+    /// Where the flight's [`Tears`] have the verb, if its pieces are any words at all.
+    pub(crate) tear: usize,
     /// The verb is an atomic that reads and stores at two moments.
     pub(crate) races: bool,
     /// The verb races, and its store has been dropped.
     pub(crate) never_stores: bool,
     /// What the memory node's CPU has done for a call.
     pub(crate) work: Work,
+}
+
+/// The words of those torn verbs of a flight whose pieces are any words at all.
+#[derive(Debug, Default)]
+pub(crate) struct Tears {
+    /// The words of each verb, by piece, and in ascending order within one.
+    words: Vec<u32>,
+    /// Where each piece of each verb begins in `words`, and behind them where the verb ends.
+    begins: Vec<usize>,
+    /// The piece of each word of the verb that is torn now.
+    pieces: Vec<u32>,
 }
 
 #[derive(Debug, Default)]
@@ -62,6 +75,7 @@ pub(crate) struct Flight {
     pub(crate) chain: Chain,
     pub(crate) lanes: Vec<Lane>,
     pub(crate) plans: Vec<Plan>,
+    pub(crate) tears: Tears,
     /// Number of events in the queue that name the flight.
     pub(crate) events: u32,
     /// Model mode: number of lanes without an answer, and when the latest answer was received.
@@ -83,6 +97,7 @@ impl Flight {
         (self.fails, self.lags) = (false, false);
         self.lanes.clear();
         self.plans.clear();
+        self.tears.clear();
         for verb in &self.chain {
             let node = verb.node().index();
             let found = self.lanes.iter().position(|lane| lane.node == node);
@@ -95,10 +110,19 @@ impl Flight {
                 pieces: 1,
                 landed: 0,
                 salt: 0,
+                tear: 0,
                 races: false,
                 never_stores: false,
                 work: Work::default(),
             });
+        }
+    }
+    /// Has a READ or WRITE of so many words take effect in pieces.
+    pub(crate) fn tear(&mut self, verb: usize, words: usize, pieces: u32, salt: u64) {
+        let plan = &mut self.plans[verb];
+        (plan.pieces, plan.salt) = (pieces, salt);
+        if salt & 1 == 1 {
+            plan.tear = self.tears.add(words, pieces, salt);
         }
     }
     pub(crate) fn lane_of(&self, verb: u32) -> u32 {
@@ -108,7 +132,7 @@ impl Flight {
 
 impl Plan {
     /// Calls `each` for the words of `words` that take effect with this piece.
-    pub(crate) fn for_each_word(&self, piece: u32, words: usize, mut each: impl FnMut(usize)) {
+    pub(crate) fn for_each_word(&self, tears: &Tears, piece: u32, words: usize, mut each: impl FnMut(usize)) {
         let (pieces, piece) = (self.pieces.max(1) as usize, piece as usize);
         if pieces == 1 {
             (0..words).for_each(each);
@@ -119,22 +143,48 @@ impl Plan {
             let part = (piece * words).div_ceil(pieces)..((piece + 1) * words).div_ceil(pieces);
             part.for_each(|word| each(if begin + word < words { begin + word } else { begin + word - words }));
         } else {
-            // Any words at all: the remainder of 32 mixed bits. It is exact, by two multiplications in place of a division. The
-            // owned words of each 64 are gathered first, because a branch for each word would mostly be predicted wrongly.
-            let inverse = u64::MAX / pieces as u64 + 1;
-            let is_owned = |word: usize| {
-                let mixed = (word as u64 ^ self.salt).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-                ((u128::from(inverse.wrapping_mul(mixed >> 32)) * pieces as u128) >> 64) as usize == piece
-            };
-            for first in (0..words).step_by(64) {
-                let count = (words - first).min(64);
-                let mut owned = (0..count).fold(0, |owned, i| owned | u64::from(is_owned(first + i)) << i);
-                while owned != 0 {
-                    each(first + owned.trailing_zeros() as usize);
-                    owned &= owned - 1;
-                }
-            }
+            tears.of(self.tear + piece).iter().for_each(|word| each(*word as usize));
         }
+    }
+}
+
+impl Tears {
+    fn clear(&mut self) {
+        self.words.clear();
+        self.begins.clear();
+    }
+    /// Says of each word of a verb to which piece it belongs, all words at once: a look at each for each piece takes longer.
+    /// Returns where the verb is in `begins`.
+    fn add(&mut self, words: usize, pieces: u32, salt: u64) -> usize {
+        // The remainder of 32 mixed bits. It is exact, by two multiplications in place of a division.
+        let inverse = u64::MAX / u64::from(pieces) + 1;
+        let piece_of = |word: usize| {
+            let mixed = (word as u64 ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            ((u128::from(inverse.wrapping_mul(mixed >> 32)) * u128::from(pieces)) >> 64) as u32
+        };
+        self.pieces.clear();
+        self.pieces.extend((0..words).map(piece_of));
+        // A counting sort: how many words each piece has, then where it ends, and in the end where it begins.
+        let (tear, first) = (self.begins.len(), self.words.len());
+        self.begins.resize(tear + pieces as usize + 1, 0);
+        let begins = &mut self.begins[tear..];
+        self.pieces.iter().for_each(|piece| begins[*piece as usize] += 1);
+        let mut end = first;
+        for begin in begins.iter_mut() {
+            end += *begin;
+            *begin = end;
+        }
+        self.words.resize(first + words, 0);
+        for (word, piece) in self.pieces.iter().enumerate().rev() {
+            let begin = &mut begins[*piece as usize];
+            *begin -= 1;
+            self.words[*begin] = word as u32;
+        }
+        tear
+    }
+    /// The words of a piece.
+    fn of(&self, piece: usize) -> &[u32] {
+        &self.words[self.begins[piece]..self.begins[piece + 1]]
     }
 }
 
@@ -152,22 +202,37 @@ pub(crate) fn first_word(verb: &Verb) -> usize {
 mod tests {
     use super::*;
 
+    /// The piece of each word.
+    fn pieces_of(words: usize, pieces: u32, salt: u64) -> Vec<u32> {
+        let mut flight = Flight::default();
+        let plan = Plan {
+            lane: 0,
+            pieces: 1,
+            landed: 0,
+            salt: 0,
+            tear: 0,
+            races: false,
+            never_stores: false,
+            work: Work::default(),
+        };
+        // Behind another verb.
+        flight.plans = vec![plan; 2];
+        flight.tear(0, 3, 2, 1);
+        flight.tear(1, words, pieces, salt);
+        let mut owners = vec![None; words];
+        for piece in 0..pieces {
+            flight.plans[1].for_each_word(&flight.tears, piece, words, |word| {
+                assert_eq!(owners[word].replace(piece), None, "word {word} of {words}, {pieces} pieces, salt {salt}");
+            });
+        }
+        owners.into_iter().map(|owner| owner.expect("each word has a piece")).collect()
+    }
+
     #[test]
     fn plan_assigns_every_word_to_one_piece() {
         for salt in 0..200 {
-            for words in 2..20usize {
-                let plan = Plan {
-                    lane: 0,
-                    pieces: 2 + (salt % 4) as u32,
-                    landed: 0,
-                    salt,
-                    races: false,
-                    never_stores: false,
-                    work: Work::default(),
-                };
-                let mut owners = vec![0; words];
-                (0..plan.pieces).for_each(|piece| plan.for_each_word(piece, words, |word| owners[word] += 1));
-                assert_eq!(owners, vec![1; words], "salt {salt}");
+            for words in 2..20 {
+                assert_eq!(pieces_of(words, 2 + (salt % 4) as u32, salt).len(), words);
             }
         }
     }
@@ -176,12 +241,8 @@ mod tests {
     fn owner_of_a_word_is_a_remainder() {
         for pieces in [2, 3, 4, 5, 7, 8, 12] {
             for salt in (1..500u64).map(|n| n.wrapping_mul(0x5851_f42d_4c95_7f2d) | 1) {
-                let plan =
-                    Plan { lane: 0, pieces, landed: 0, salt, races: false, never_stores: false, work: Work::default() };
-                let mut owners = [0; 150];
-                (0..pieces).for_each(|piece| plan.for_each_word(piece, 150, |word| owners[word] = piece));
-                for (word, owner) in owners.into_iter().enumerate() {
-                    let mixed = (word as u64 ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                for (word, owner) in (0u64..).zip(pieces_of(150, pieces, salt)) {
+                    let mixed = (word ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                     assert_eq!(owner, (mixed >> 32) as u32 % pieces, "{pieces} pieces, salt {salt}");
                 }
             }
@@ -191,14 +252,7 @@ mod tests {
     /// The seeds of tests, and of those that use the simulator, stay what they are.
     #[test]
     fn pieces_of_a_salt_never_change() {
-        let pieces_of = |salt| {
-            let plan =
-                Plan { lane: 0, pieces: 3, landed: 0, salt, races: false, never_stores: false, work: Work::default() };
-            let mut owners = vec![0; 8];
-            (0..3).for_each(|piece| plan.for_each_word(piece, 8, |word| owners[word] = piece));
-            owners
-        };
-        assert_eq!(pieces_of(10), [0, 1, 1, 1, 2, 2, 0, 0]);
-        assert_eq!(pieces_of(11), [2, 1, 2, 2, 1, 1, 1, 1]);
+        assert_eq!(pieces_of(8, 3, 10), [0, 1, 1, 1, 2, 2, 0, 0]);
+        assert_eq!(pieces_of(8, 3, 11), [2, 1, 2, 2, 1, 1, 1, 1]);
     }
 }

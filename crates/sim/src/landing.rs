@@ -51,7 +51,8 @@ impl InFlight {
     /// From now on notes which clients READ what was written. Clients may keep copies of pointers for longer than a pin, and so
     /// READ places where an object was: then only the first object of a place and a length is judged.
     pub fn watch_readers(&self, keep_copies: bool) {
-        self.world.borrow_mut().readers.get_or_insert_with(|| Readers::new(keep_copies));
+        let World { readers, nodes, .. } = &mut *self.world.borrow_mut();
+        readers.get_or_insert_with(|| Readers::new(nodes.iter().map(|node| node.words.len()), keep_copies));
     }
 
     /// Returns a client that has READ the object at an address, other than the one whose coroutine is running.

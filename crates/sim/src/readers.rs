@@ -4,8 +4,9 @@
 //! A READ of that place with another length looks for another object, by an old copy of a pointer. Where clients keep such copies
 //! for longer than a pin, a READ of the same length may do so too: there only the first object of a place and a length counts.
 
+use crate::flight::first_word;
 use farindex_fabric::{RemotePtr, Verb, VerbKind};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 #[derive(Debug)]
 struct Object {
@@ -17,32 +18,48 @@ struct Object {
 
 #[derive(Debug)]
 pub(crate) struct Readers {
-    /// By their address.
-    objects: BTreeMap<u64, Object>,
+    /// Of each node, by the word at which an object begins: the object's place in `objects`, from 1 on. 0: there is none. (Each
+    /// verb looks here, and each piece of one.)
+    places: Vec<Vec<u32>>,
+    objects: Vec<Object>,
+    /// Places in `objects` that are free.
+    free: Vec<u32>,
     /// Addresses and lengths in words of earlier objects to which copies of pointers may lead, if clients keep any.
     earlier: Option<BTreeSet<(u64, usize)>>,
 }
 
 impl Readers {
-    /// Watches clients that keep copies of pointers for longer than a pin, or do not.
-    pub(crate) fn new(keep_copies: bool) -> Self {
-        Readers { objects: BTreeMap::new(), earlier: keep_copies.then(BTreeSet::new) }
+    /// Watches clients that keep copies of pointers for longer than a pin, or do not, on nodes of so many words.
+    pub(crate) fn new(nodes: impl Iterator<Item = usize>, keep_copies: bool) -> Self {
+        let places = nodes.map(|words| vec![0; words]).collect();
+        Readers { places, objects: Vec::new(), free: Vec::new(), earlier: keep_copies.then(BTreeSet::new) }
     }
 
     /// A verb of a client takes effect, or a part of it.
     pub(crate) fn note(&mut self, client: u32, verb: &Verb) {
-        let at = verb.ptr.to_bits();
-        match &verb.kind {
-            VerbKind::Write(buf) => {
-                let readers = BTreeSet::new();
-                self.objects.insert(at, Object { words: buf.words().len(), writer: client, readers });
+        let Readers { places, objects, free, .. } = self;
+        let Some(place) = places.get_mut(verb.node().index()).and_then(|places| places.get_mut(first_word(verb)))
+        else {
+            return;
+        };
+        let object = objects.get_mut((*place as usize).wrapping_sub(1));
+        match (&verb.kind, object) {
+            (VerbKind::Write(buf), Some(object)) => {
+                (object.words, object.writer) = (buf.words().len(), client);
+                object.readers.clear();
             }
-            VerbKind::Read(buf) => {
-                let is_another_ones =
-                    |object: &&mut Object| object.words == buf.words().len() && object.writer != client;
-                if let Some(object) = self.objects.get_mut(&at).filter(is_another_ones) {
-                    object.readers.insert(client);
+            (VerbKind::Write(buf), None) => {
+                let object = Object { words: buf.words().len(), writer: client, readers: BTreeSet::new() };
+                if let Some(free) = free.pop() {
+                    objects[free as usize - 1] = object;
+                    *place = free;
+                } else {
+                    objects.push(object);
+                    *place = objects.len() as u32;
                 }
+            }
+            (VerbKind::Read(buf), Some(object)) if object.words == buf.words().len() && object.writer != client => {
+                object.readers.insert(client);
             }
             _ => {}
         }
@@ -50,20 +67,23 @@ impl Readers {
 
     /// What begins in these bytes from now on is another object.
     pub(crate) fn forget(&mut self, at: RemotePtr, bytes: u64) {
-        let (from, to) = (at.to_bits(), at.add(bytes).to_bits());
-        while let Some((at, words)) = self.objects.range(from..to).next().map(|(at, object)| (*at, object.words)) {
-            self.objects.remove(&at);
+        let from = (at.offset() / 8) as usize;
+        let Some(places) = self.places.get_mut(at.node().index()) else { return };
+        let places = places.iter_mut().skip(from).take(bytes.div_ceil(8) as usize);
+        for (i, place) in (0..).zip(places).filter(|(_, place)| **place != 0) {
+            let words = self.objects[*place as usize - 1].words;
+            self.free.push(std::mem::take(place));
             if let Some(earlier) = &mut self.earlier {
-                earlier.insert((at, words));
+                earlier.insert((at.add(i * 8).to_bits(), words));
             }
         }
     }
 
     /// A client other than `me` that has READ the object which begins here.
     pub(crate) fn other(&self, me: u32, at: RemotePtr) -> Option<u32> {
-        let at = at.to_bits();
-        let object = self.objects.get(&at)?;
-        if self.earlier.as_ref().is_some_and(|earlier| earlier.contains(&(at, object.words))) {
+        let place = *self.places.get(at.node().index())?.get((at.offset() / 8) as usize)?;
+        let object = self.objects.get((place as usize).checked_sub(1)?)?;
+        if self.earlier.as_ref().is_some_and(|earlier| earlier.contains(&(at.to_bits(), object.words))) {
             return None;
         }
         object.readers.iter().copied().find(|reader| *reader != me)

@@ -6,7 +6,7 @@
 //! plain WRITE takes effect in between and is lost (N6).
 
 use crate::client_state::RunState;
-use crate::flight::{Lane, Loss, Plan, first_word};
+use crate::flight::{Flight, Lane, Loss, Plan, first_word};
 use crate::queue::{Event, EventKind};
 use crate::report::LogEvent;
 use crate::rng::ODDS;
@@ -228,9 +228,10 @@ impl World {
         let state = &mut self.flights[flight as usize];
         state.plans[verb as usize].landed += 1;
         let plan = state.plans[verb as usize];
-        let target = &mut state.chain[verb as usize];
+        let Flight { conn, chain, tears, .. } = state;
+        let target = &mut chain[verb as usize];
         let (ptr, first) = (target.ptr, first_word(target));
-        let client = self.conns[state.conn as usize].client;
+        let client = self.conns[*conn as usize].client;
         if let Some(readers) = &mut self.readers {
             readers.note(client, target);
         }
@@ -243,7 +244,7 @@ impl World {
             VerbKind::Read(buf) => {
                 unseen.clear();
                 let to = buf.words_mut();
-                plan.for_each_word(piece, to.len(), |word| {
+                plan.for_each_word(tears, piece, to.len(), |word| {
                     to[word] = memory[word];
                     hash ^= memory[word];
                     moved += 1;
@@ -253,7 +254,7 @@ impl World {
             VerbKind::Write(buf) => {
                 let from = buf.words();
                 note_store(&mut self.watching, node, first..first + from.len());
-                plan.for_each_word(piece, from.len(), |word| {
+                plan.for_each_word(tears, piece, from.len(), |word| {
                     if late_calls {
                         unseen.push((first + word, memory[word]));
                     }

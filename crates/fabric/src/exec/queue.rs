@@ -73,11 +73,12 @@ impl Shared {
 
     /// Takes all tasks that were woken. `into` is empty, and kept for its room.
     pub(super) fn take_woken(&self, into: &mut Queue) {
-        into.append(&mut self.lock());
+        // Exchanged: that moves no task, and each queue keeps some room.
+        std::mem::swap(&mut *self.lock(), into);
         own_of(self, |own| {
             if into.is_empty() {
                 std::mem::swap(own, into);
-            } else {
+            } else if !own.is_empty() {
                 into.append(own);
             }
             // All of them may be woken together again.
