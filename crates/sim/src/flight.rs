@@ -105,16 +105,7 @@ impl Flight {
                 self.lanes.push(Lane { node, end: 0, cut: u64::MAX, keep: u32::MAX, delay: 0, loss: None, from: 0 });
                 self.lanes.len() - 1
             });
-            self.plans.push(Plan {
-                lane: lane as u32,
-                pieces: 1,
-                landed: 0,
-                salt: 0,
-                tear: 0,
-                races: false,
-                never_stores: false,
-                work: Work::default(),
-            });
+            self.plans.push(Plan::whole(lane as u32));
         }
     }
     /// Has a READ or WRITE of so many words take effect in pieces.
@@ -131,6 +122,11 @@ impl Flight {
 }
 
 impl Plan {
+    /// A verb that takes effect as a whole.
+    fn whole(lane: u32) -> Plan {
+        let work = Work::default();
+        Plan { lane, pieces: 1, landed: 0, salt: 0, tear: 0, races: false, never_stores: false, work }
+    }
     /// Calls `each` for the words of `words` that take effect with this piece.
     pub(crate) fn for_each_word(&self, tears: &Tears, piece: u32, words: usize, mut each: impl FnMut(usize)) {
         let (pieces, piece) = (self.pieces.max(1) as usize, piece as usize);
@@ -204,19 +200,8 @@ mod tests {
 
     /// The piece of each word.
     fn pieces_of(words: usize, pieces: u32, salt: u64) -> Vec<u32> {
-        let mut flight = Flight::default();
-        let plan = Plan {
-            lane: 0,
-            pieces: 1,
-            landed: 0,
-            salt: 0,
-            tear: 0,
-            races: false,
-            never_stores: false,
-            work: Work::default(),
-        };
         // Behind another verb.
-        flight.plans = vec![plan; 2];
+        let mut flight = Flight { plans: vec![Plan::whole(0); 2], ..Flight::default() };
         flight.tear(0, 3, 2, 1);
         flight.tear(1, words, pieces, salt);
         let mut owners = vec![None; words];

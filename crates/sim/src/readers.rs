@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 
 #[derive(Debug)]
 struct Object {
+    /// 0: it is forgotten, and nothing was written there since.
     words: usize,
     writer: u32,
     /// Who else has READ it since.
@@ -18,12 +19,10 @@ struct Object {
 
 #[derive(Debug)]
 pub(crate) struct Readers {
-    /// Of each node, by the word at which an object begins: the object's place in `objects`, from 1 on. 0: there is none. (Each
-    /// verb looks here, and each piece of one.)
+    /// Of each node, by the word at which an object begins: the object's place in `objects`, from 1 on. 0: there was none so far.
+    /// (Each verb looks here, and each piece of one.)
     places: Vec<Vec<u32>>,
     objects: Vec<Object>,
-    /// Places in `objects` that are free.
-    free: Vec<u32>,
     /// Addresses and lengths in words of earlier objects to which copies of pointers may lead, if clients keep any.
     earlier: Option<BTreeSet<(u64, usize)>>,
 }
@@ -32,12 +31,12 @@ impl Readers {
     /// Watches clients that keep copies of pointers for longer than a pin, or do not, on nodes of so many words.
     pub(crate) fn new(nodes: impl Iterator<Item = usize>, keep_copies: bool) -> Self {
         let places = nodes.map(|words| vec![0; words]).collect();
-        Readers { places, objects: Vec::new(), free: Vec::new(), earlier: keep_copies.then(BTreeSet::new) }
+        Readers { places, objects: Vec::new(), earlier: keep_copies.then(BTreeSet::new) }
     }
 
     /// A verb of a client takes effect, or a part of it.
     pub(crate) fn note(&mut self, client: u32, verb: &Verb) {
-        let Readers { places, objects, free, .. } = self;
+        let Readers { places, objects, .. } = self;
         let Some(place) = places.get_mut(verb.node().index()).and_then(|places| places.get_mut(first_word(verb)))
         else {
             return;
@@ -49,14 +48,8 @@ impl Readers {
                 object.readers.clear();
             }
             (VerbKind::Write(buf), None) => {
-                let object = Object { words: buf.words().len(), writer: client, readers: BTreeSet::new() };
-                if let Some(free) = free.pop() {
-                    objects[free as usize - 1] = object;
-                    *place = free;
-                } else {
-                    objects.push(object);
-                    *place = objects.len() as u32;
-                }
+                objects.push(Object { words: buf.words().len(), writer: client, readers: BTreeSet::new() });
+                *place = objects.len() as u32;
             }
             (VerbKind::Read(buf), Some(object)) if object.words == buf.words().len() && object.writer != client => {
                 object.readers.insert(client);
@@ -68,12 +61,13 @@ impl Readers {
     /// What begins in these bytes from now on is another object.
     pub(crate) fn forget(&mut self, at: RemotePtr, bytes: u64) {
         let from = (at.offset() / 8) as usize;
-        let Some(places) = self.places.get_mut(at.node().index()) else { return };
-        let places = places.iter_mut().skip(from).take(bytes.div_ceil(8) as usize);
-        for (i, place) in (0..).zip(places).filter(|(_, place)| **place != 0) {
-            let words = self.objects[*place as usize - 1].words;
-            self.free.push(std::mem::take(place));
-            if let Some(earlier) = &mut self.earlier {
+        let Some(places) = self.places.get(at.node().index()) else { return };
+        let places = places.iter().skip(from).take(bytes.div_ceil(8) as usize);
+        for (i, place) in (0..).zip(places) {
+            let Some(object) = self.objects.get_mut((*place as usize).wrapping_sub(1)) else { continue };
+            object.readers.clear();
+            let words = std::mem::take(&mut object.words);
+            if let Some(earlier) = self.earlier.as_mut().filter(|_| words > 0) {
                 earlier.insert((at.add(i * 8).to_bits(), words));
             }
         }
