@@ -14,7 +14,7 @@ use crate::keyhash::KeyHash;
 use crate::recovery::HeldLock;
 use crate::table_per_node::TablePerNode;
 use crate::write::{Mode, Wrote};
-use farindex_fabric::OpKind;
+use farindex_fabric::{OpKind, cold};
 use farindex_pool::Pin;
 
 /// The outcome of an attempt to write.
@@ -82,11 +82,11 @@ pub(crate) trait SlottedIndex: TablePerNode<Table = Table<<Self as SlottedIndex>
     async fn after(&self, table: &Table<Self::Own>, inserted: bool) -> Result<(), IndexError> {
         let pin = || self.session.pin(self.session.span(OpKind::Maintenance));
         if inserted && table.crowded() {
-            self.grow(table, &pin()?, false).await?;
+            cold(self.grow(table, &pin()?, false)).await?;
         }
         for _ in 0..1 + usize::from(inserted) {
             if table.geometry().state.growing() {
-                self.advance(table, &pin()?).await?;
+                cold(self.advance(table, &pin()?)).await?;
             }
         }
         self.reclaim().await
@@ -116,7 +116,7 @@ pub(crate) trait SlottedIndex: TablePerNode<Table = Table<<Self as SlottedIndex>
                 }
                 Err(error) => break Err(error),
             };
-            if let Err(error) = self.make_room(table, hash, full, &mut backoff).await {
+            if let Err(error) = cold(self.make_room(table, hash, full, &mut backoff)).await {
                 break Err(error);
             }
         };

@@ -245,7 +245,7 @@ pub(super) trait Writes: Puts {
                 Ok(Ok(Round::Done(Done::Split))) => {}
                 Ok(Ok(Round::Queued(queued))) => place = queued.wait(&place).await,
                 Ok(Err(trouble)) => cold(tree.settle(self, &mut retry, trouble)).await?,
-                Err(error) => tree.wait_for_room(&mut full, error).await?,
+                Err(error) => cold(tree.wait_for_room(&mut full, error)).await?,
             }
             if !missing.is_empty() {
                 cold(tree.add_missing(self, &mut retry, &mut missing)).await?;
@@ -275,7 +275,7 @@ pub(super) trait Writes: Puts {
                 read_word(span, at).await?;
             }
             if let Err(error) = tree.check_open(span, pin.epoch()).await {
-                tree.release_dropped(span, at, &cell).await?;
+                cold(tree.release_dropped(span, at, &cell)).await?;
                 return Err(error);
             }
             let locked = Locked { node: self.take_over(at, kept), cell };
@@ -320,7 +320,7 @@ pub(super) trait Writes: Puts {
             match (&found.parent, found.cached) {
                 (Some((parent, _)), true) => tree.cache.remove(parent.at),
                 _ => {
-                    if let Some(key) = tree.fence_key(span, fence).await? {
+                    if let Some(key) = cold(tree.fence_key(span, fence)).await? {
                         missing.push(Separator { level: 1, child: next, key });
                     }
                 }

@@ -23,7 +23,7 @@ use super::retry::{Retry, Step, Trouble};
 use crate::IndexError;
 use crate::maintenance::fetch_blocks;
 use crate::marks::mark;
-use farindex_fabric::{Batch, Buf, OpKind, RemotePtr, Span};
+use farindex_fabric::{Batch, Buf, OpKind, RemotePtr, Span, cold};
 use farindex_pool::{IntentCell, Lock, Pin, Session};
 use std::cell::Cell;
 use std::cmp::Ordering;
@@ -427,7 +427,7 @@ impl Tree {
             Ok(value) => Ok((locked, value)),
             Err(error @ IndexError::Fabric(_)) => Err(error),
             Err(error) => {
-                self.release(span, locked, Edit::default()).await?;
+                cold(self.release(span, locked, Edit::default())).await?;
                 Err(error)
             }
         }

@@ -179,7 +179,7 @@ impl<'a> Op<'a> {
                 hits => {
                     let first = hits.iter().min_by_key(|hit| (hit.spot.place, hit.spot.segment.generation));
                     if let Some((spot, head)) = first.map(|hit| (hit.spot, hit.head)) {
-                        self.wait_for_move(spot, frozen(head)).await?;
+                        cold(self.wait_for_move(spot, frozen(head))).await?;
                     }
                 }
             }

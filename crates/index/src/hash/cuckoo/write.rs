@@ -18,7 +18,7 @@ use crate::slotted::record::{PiggybackedWrite, Record};
 use crate::slotted::slot::{Slot, unused_tag, vacant};
 use crate::traits::RemoveIf;
 use crate::write::{Guard, Mode, Wrote};
-use farindex_fabric::Buf;
+use farindex_fabric::{Buf, cold};
 use farindex_pool::{Intent, IntentCell};
 
 /// Result of an attempt to insert.
@@ -77,7 +77,7 @@ impl Op<'_> {
             let spots = self.spots();
             let Some((segment, region)) = Self::lock_of(&spots, moved) else {
                 self.count_attempt()?;
-                self.table.sync(self.span(), self.pin.epoch()).await?;
+                cold(self.table.sync(self.span(), self.pin.epoch())).await?;
                 continue;
             };
             let lock = segment.lock(region);
@@ -111,7 +111,7 @@ impl Op<'_> {
                     clear_intent(self.span(), &cell).await?;
                     drop(cell);
                     let mover = self.cuckoo.mover(self.table, self.pin);
-                    mover.await_lock(&mut self.backoff, segment, region).await?;
+                    cold(mover.await_lock(&mut self.backoff, segment, region)).await?;
                     continue;
                 }
             }

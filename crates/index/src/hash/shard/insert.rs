@@ -19,7 +19,7 @@ use crate::IndexError;
 use crate::block::UNIT;
 use crate::marks::mark;
 use crate::recovery::{acquire, release_on_error};
-use farindex_fabric::{Batch, RemotePtr};
+use farindex_fabric::{Batch, RemotePtr, cold};
 use farindex_pool::{Intent, IntentCell};
 
 /// What became of an attempt to insert.
@@ -65,7 +65,7 @@ impl Op<'_> {
         let sid = geometry.sid(self.places.hash.bits(), geometry.version);
         let live = Slot::Live(Entry { sid, ..entry });
         let Some((slot, Slot::Fresh(_, stamp))) = first.first_fresh() else {
-            return self.put_locked(geometry, *bucket, first, entry, live).await;
+            return cold(self.put_locked(geometry, *bucket, first, entry, live)).await;
         };
         // A READ that overlapped the recycling may have missed an earlier slot that is fresh by now.
         if !stamp.precedes(self.pin.epoch()) && self.trusted != Some((first.at, stamp)) {

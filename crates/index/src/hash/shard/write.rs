@@ -282,7 +282,7 @@ impl Op<'_> {
             mark!("replace: bucket not settled");
             // The client that splits the parent is still writing this bucket, and may write it again.
             let version = self.table.geometry().version;
-            self.wait_for_words(bucket, version, || "a bucket is written in part".to_owned()).await?;
+            cold(self.wait_for_words(bucket, version, || "a bucket is written in part".to_owned())).await?;
             return Ok(false);
         }
         let done = self.span().cas(hit.slot, hit.word, slot.over(hit.word)).await? == hit.word;

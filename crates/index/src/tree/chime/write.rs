@@ -31,7 +31,7 @@ use crate::tree::node::Header;
 use crate::tree::retry::{Step, Trouble};
 use crate::tree::skeleton::{Locked, Tree, unsound};
 use crate::write::{Mode, Wrote};
-use farindex_fabric::{Batch, RemotePtr, Span};
+use farindex_fabric::{Batch, RemotePtr, Span, cold};
 use farindex_pool::Pin;
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -125,7 +125,7 @@ impl Writes for Chime {
         };
         let (mut locked, planned) = self.tree.or_release(span, locked, planned).await?;
         let Some(plan) = planned else {
-            missing.extend(self.split_leaf(pin, locked).await?);
+            missing.extend(cold(self.split_leaf(pin, locked)).await?);
             return Ok(Done::Split);
         };
         let few = matches!(change, Change::Remove(_)) && self.tries_to_merge(plan.hints);

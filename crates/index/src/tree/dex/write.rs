@@ -101,11 +101,11 @@ impl Puts for Dex {
                 Ok(Ok(Round::Wrote { wrote, few })) => break (wrote, few),
                 Ok(Ok(Round::Split)) => {}
                 Ok(Ok(Round::Queued(at))) => turn = Some(self.turn(at).await?),
-                Ok(Err(trouble)) => self.tree().settle(self, &mut retry, trouble).await?,
+                Ok(Err(trouble)) => cold(self.tree().settle(self, &mut retry, trouble)).await?,
                 Err(error) => {
                     // Others need not wait while this one waits for memory.
                     self.own.used();
-                    self.tree().wait_for_room(&mut full, error).await?;
+                    cold(self.tree().wait_for_room(&mut full, error)).await?;
                 }
             }
             if !missing.is_empty() {
@@ -236,7 +236,7 @@ impl Dex {
         {
             mark!("dex: leaf of two owners was split");
             let _held = self.clean(span, &[at], (turn.take(), inside)).await?;
-            return self.split_own(pin, at, Some(&bound), missing).await;
+            return cold(self.split_own(pin, at, Some(&bound), missing)).await;
         }
         let present = self.far.find(span, &leaf, key).await?;
         let keeps = cached || self.admits();
@@ -254,7 +254,7 @@ impl Dex {
         let mut leaf = leaf;
         let Some(Planned { edit, few }) = self.far.plan(&mut leaf, key, change, present.as_ref()) else {
             let _held = self.clean(span, &[at], (turn.take(), inside)).await?;
-            return self.split_own(pin, at, None, missing).await;
+            return cold(self.split_own(pin, at, None, missing)).await;
         };
         let wrote = if present.is_some() { Wrote::Updated } else { Wrote::Inserted };
         if keeps && self.may_stay(change, present.as_ref()) {

@@ -22,7 +22,7 @@ use crate::tree::node::Node;
 use crate::tree::retry::Step;
 use crate::tree::skeleton::{Locked, Tree};
 use crate::write::Wrote;
-use farindex_fabric::{Batch, RemotePtr, Span};
+use farindex_fabric::{Batch, RemotePtr, Span, cold};
 use farindex_pool::Pin;
 
 impl Puts for Sherman {
@@ -75,7 +75,7 @@ impl Writes for Sherman {
         }
         let mut node = locked;
         let Some(Planned { edit, few }) = self.plan(&mut node.node, key, change, present.as_ref()) else {
-            missing.extend(self.tree.split(self, pin, node).await?);
+            missing.extend(cold(self.tree.split(self, pin, node)).await?);
             return Ok(Done::Split);
         };
         let mut steps = Steps::default();
