@@ -16,7 +16,7 @@ use super::faults::{Fault, planted};
 use super::hand_over::{HandsOver, InHand, LeafLocks, Place, Queued, TurnOf};
 use super::node::Header;
 use super::retry::{Retry, Step, Trouble};
-use super::skeleton::{Leaves, Locked, Tree};
+use super::skeleton::{Leaves, Locked, Tree, WayRight};
 use crate::IndexError;
 use crate::Value;
 use crate::block::{self, Block};
@@ -292,6 +292,7 @@ pub(super) trait Writes: Puts {
             Err(trouble) => return Ok(Err(trouble)),
         };
         let mut at = found.at;
+        let mut way = WayRight::from(at);
         let locked = loop {
             let range = || (at == found.at).then(|| found.range()).flatten();
             if let Err(queued) = place.arrive(tree, self.locks(), at, range) {
@@ -325,7 +326,7 @@ pub(super) trait Writes: Puts {
                     }
                 }
             }
-            at = next;
+            at = way.to(next)?;
         };
         let done = self.change_locked(pin, locked, key, change, missing, place.take_turn()).await?;
         Ok(Ok(Round::Done(done)))

@@ -10,9 +10,8 @@ use super::inner::{Inner, Side};
 use super::node::Header;
 use super::path_cache::Way;
 use super::retry::{Step, Trouble};
-use super::skeleton::{Tree, Unread};
+use super::skeleton::{Tree, Unread, WayRight};
 use crate::IndexError;
-use crate::cycle;
 use crate::marks::mark;
 use farindex_fabric::{OpKind, RemotePtr, Span};
 use std::sync::Arc;
@@ -161,7 +160,7 @@ impl Tree {
             let by_sibling = steps > 0;
             if node.dead && (!by_sibling || node.len() == 0) {
                 let dead = || Trouble::Dead { at, level: node.level, low: node.low.to_vec() };
-                let trouble = if by_sibling { Trouble::Unsound(at) } else { dead() };
+                let trouble = if by_sibling { Trouble::UnsoundInner(at) } else { dead() };
                 return Ok(Err(if led.1 { Trouble::Stale(led.0) } else { trouble }));
             }
             if node.is_below(key, side) {
@@ -210,8 +209,7 @@ impl Tree {
         read: impl AsyncFn(RemotePtr) -> Result<Result<N, Unread>, IndexError>,
     ) -> Step<N> {
         let (mut at, mut left): (_, Option<RemotePtr>) = (found.at, None);
-        // Low keys grow from each node to the next, and under a pin an address stays one node's.
-        let mut way = cycle::Way::from(at);
+        let mut way = WayRight::from(at);
         loop {
             let read = match first.take() {
                 Some(node) => Ok(node),
@@ -255,10 +253,7 @@ impl Tree {
                     }
                 }
             }
-            (left, at) = (Some(at), next);
-            if way.leads_back_to(at) {
-                return Err(IndexError::corrupt(at, "the right siblings of this node lead back to it"));
-            }
+            (left, at) = (Some(at), way.to(next)?);
         }
     }
 }

@@ -27,9 +27,19 @@ impl Tree {
         pin: &Pin<'_>,
         at: RemotePtr,
     ) -> Result<Option<HeldLock>, IndexError> {
+        Ok(self.look_at_lock(leaves, pin, at).await?.ok().flatten())
+    }
+
+    /// The same; an error is the word, if it is no lock of this index.
+    pub(super) async fn look_at_lock(
+        &self,
+        leaves: &impl Leaves,
+        pin: &Pin<'_>,
+        at: RemotePtr,
+    ) -> Result<Result<Option<HeldLock>, u64>, IndexError> {
         let word = read_word(pin.span(), at).await?;
         if word != magic(self.tag, at) | 1 {
-            return Ok(None);
+            return Ok(if word == DEAD || word == magic(self.tag, at) { Ok(None) } else { Err(word) });
         }
         let what = [TAKE_OVER, 0, 0, 0];
         claim_and_recover(pin, self.uid, self.lock_of(at), what, async |_, cell| {
@@ -47,6 +57,7 @@ impl Tree {
             Ok(())
         })
         .await
+        .map(Ok)
     }
 
     /// READs a node under its lock, which says for certain whether it is damaged: all changes of those that held the lock

@@ -14,8 +14,9 @@ use crate::marks::mark;
 use farindex_fabric::{RemotePtr, cold};
 
 /// Looks at nodes that a descent through far memory finds unusable and [`Leaves::explain_unread`] does not call damaged,
-/// before the tree counts as damaged: a node of another level, or none of this index, where a parent names one. They are a
-/// sixteenth of a lease apart: no client that goes on changes the tree under one operation so often and for so long.
+/// before the tree counts as damaged: a node of another level, or none of this index, where a parent names one; or nodes that do
+/// not lead to the key. They are a sixteenth of a lease apart: no client that goes on changes the tree under one operation so often
+/// and for so long.
 const LOOKS: u32 = 24;
 
 /// Why an operation cannot go on from where it is.
@@ -25,8 +26,10 @@ pub(super) enum Trouble {
     Stale(Option<RemotePtr>),
     /// A parent that was read by this operation leads to a dead node.
     Dead { at: RemotePtr, level: u8, low: Vec<u8> },
-    /// The node is in no state between two changes.
+    /// The leaf is in no state between two changes.
     Unsound(RemotePtr),
+    /// The same of an inner node.
+    UnsoundInner(RemotePtr),
     /// Another client holds the lock. `seen` stands for what was READ of the node meanwhile; 0 for nothing.
     Held { at: RemotePtr, seen: u64 },
     /// The tree has no such level any more.
@@ -35,6 +38,17 @@ pub(super) enum Trouble {
 
 /// The result of a step: a value, or why there is none.
 pub(super) type Step<T> = Result<Result<T, Trouble>, IndexError>;
+
+/// What an operation waits for at a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Awaited {
+    /// That its lock is free.
+    Lock,
+    /// That it is a leaf in a state between two changes.
+    Leaf,
+    /// The same of an inner node.
+    Inner,
+}
 
 /// How an operation goes on after troubles.
 #[derive(Default)]
@@ -45,6 +59,8 @@ pub(super) struct Retry {
     /// Dead nodes that stand in the way.
     detours: Detours,
     stale: u32,
+    /// Ways that led to no node of the key.
+    lost: u32,
     unsound: u32,
     looks: u32,
     /// What was READ last of a node whose lock is held.
@@ -82,6 +98,13 @@ impl Tree {
         retry: &mut Retry,
         trouble: Trouble,
     ) -> Result<(), IndexError> {
+        if matches!(trouble, Trouble::Stale(_) | Trouble::Dead { .. } | Trouble::NoLevel) {
+            retry.lost += 1;
+            if retry.lost.is_multiple_of(8) {
+                self.pause_lost(retry).await?;
+            }
+        }
+        let awaited = if matches!(trouble, Trouble::Unsound(_)) { Awaited::Leaf } else { Awaited::Inner };
         match trouble {
             Trouble::Stale(parent) => {
                 mark!("tree: descended through an old copy");
@@ -90,11 +113,6 @@ impl Tree {
                 }
                 retry.stale += 1;
                 retry.fresh |= retry.stale > 2 || parent.is_none();
-                if retry.stale.is_multiple_of(8) {
-                    self.check_dropped().await?;
-                    // Others change the tree faster than this operation descends.
-                    retry.backoff.wait(&self.session).await;
-                }
             }
             Trouble::Dead { at, level, low } => {
                 retry.fresh = true;
@@ -106,7 +124,9 @@ impl Tree {
                 match cold(self.remove_dead(leaves, (at, level, &low), &retry.detours)).await? {
                     Ok(true) => retry.detours.remove(level),
                     // Its left neighbour is being merged with it.
-                    Err(Trouble::Held { at: left, .. }) => cold(self.wait_for(leaves, retry, left, false)).await?,
+                    Err(Trouble::Held { at: left, .. }) => {
+                        cold(self.wait_for(leaves, retry, left, Awaited::Lock)).await?
+                    }
                     Ok(false) | Err(_) => drop(retry.backoff.wait(&self.session).await),
                 }
             }
@@ -116,9 +136,9 @@ impl Tree {
                     // Its holders come and go. One that looks rarely would wait for long (bug 200).
                     retry.backoff.look_sooner();
                 }
-                self.wait_for(leaves, retry, at, false).await?;
+                self.wait_for(leaves, retry, at, Awaited::Lock).await?;
             }
-            Trouble::Unsound(at) => {
+            Trouble::Unsound(at) | Trouble::UnsoundInner(at) => {
                 // Writers of a hot leaf are no reason to distrust the way there, at first.
                 retry.unsound += 1;
                 retry.fresh |= retry.unsound > 3;
@@ -126,10 +146,23 @@ impl Tree {
                     // A node of an index that was dropped is zeros.
                     self.check_dropped().await?;
                 }
-                self.wait_for(leaves, retry, at, true).await?;
+                self.wait_for(leaves, retry, at, awaited).await?;
             }
         }
         Ok(())
+    }
+
+    /// Pauses an operation that has lost its way again and again: others change the tree faster than it descends. Fails if that
+    /// lasts for too long: then the tree is damaged (bug 242).
+    async fn pause_lost(&self, retry: &mut Retry) -> Result<(), IndexError> {
+        self.check_dropped().await?;
+        if retry.backoff.wait(&self.session).await && retry.fresh {
+            retry.looks += 1;
+        }
+        match retry.looks > LOOKS {
+            true => Err(IndexError::corrupt(self.root, "no way from this root leads to the key")),
+            false => Ok(()),
+        }
     }
 
     /// Pauses; now and then looks whether the client that holds the lock has crashed. Where nothing has changed for long, goes on
@@ -140,14 +173,14 @@ impl Tree {
         leaves: &impl Leaves,
         retry: &mut Retry,
         at: RemotePtr,
-        unsound: bool,
+        awaited: Awaited,
     ) -> Result<(), IndexError> {
         let mut before: Option<Head> = None;
         loop {
             if retry.backoff.wait(&self.session).await {
-                self.check_node(leaves, retry, at, unsound).await?;
+                self.check_node(leaves, retry, at, awaited).await?;
             }
-            if unsound || retry.gives_up_soon || !retry.backoff.is_at_rest() {
+            if awaited != Awaited::Lock || retry.gives_up_soon || !retry.backoff.is_at_rest() {
                 return Ok(());
             }
             let pin = self.session.pin(self.maintenance())?;
@@ -170,12 +203,20 @@ impl Tree {
         leaves: &impl Leaves,
         retry: &mut Retry,
         at: RemotePtr,
-        unsound: bool,
+        awaited: Awaited,
     ) -> Result<(), IndexError> {
         self.check_dropped().await?;
         let pin = self.session.pin(self.maintenance())?;
-        let held = self.recover_node(leaves, &pin, at).await?;
-        if held.is_none() && unsound && !leaves.explain_unread(&pin, at).await? {
+        let lock = self.look_at_lock(leaves, &pin, at).await?;
+        let (foreign, held) = (lock.is_err(), lock.ok().flatten());
+        if held.is_none()
+            && match awaited {
+                Awaited::Lock => foreign,
+                Awaited::Leaf => !leaves.explain_unread(&pin, at).await?,
+                // That is no explanation if it turns out to be a leaf.
+                Awaited::Inner => leaves.explain_unread(&pin, at).await.map(|_| true)?,
+            }
+        {
             retry.looks += 1;
             if retry.looks > LOOKS {
                 let waited_ms = (self.session.pool().lease() / 16 * LOOKS).as_millis() as u64;

@@ -88,6 +88,10 @@ impl Tree {
             let part = self.scan_part(leaves, pin.span(), (wanted, per_leaf), &from, &retry).await?;
             drop(pin);
             match part {
+                // Every step goes to a larger key: no scan is endless.
+                Ok(part) if part.next.as_ref().is_some_and(|next| *next <= from) => {
+                    return Err(IndexError::corrupt(self.root, "a leaf of this tree has a high key below its keys"));
+                }
                 Ok(part) => {
                     retry = Retry::default();
                     entries.extend(part.entries);

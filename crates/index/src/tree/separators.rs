@@ -21,7 +21,7 @@ use super::fence::{Fence, INLINE, shortest_separator};
 use super::inner::Side;
 use super::node::{DEAD, HIGH, Header, Layout, MAX_LEVEL, Node, SIBLING, magic, sibling_word};
 use super::retry::{Retry, Step, Trouble};
-use super::skeleton::{Leaves, Locked, Slots, Tree, sorted_keys};
+use super::skeleton::{Leaves, Locked, Slots, Tree, WayRight, sorted_keys};
 use crate::IndexError;
 use crate::block;
 use crate::keyhash::KeyHash;
@@ -29,6 +29,7 @@ use crate::maintenance::{read_word, wait_for_room};
 use crate::marks::mark;
 use farindex_fabric::{Buf, NodeId, RemotePtr, Span, cold};
 use farindex_pool::{Pin, PoolError};
+use std::collections::HashSet;
 
 /// Rounds in which an operation waits for memory before it reports that the pool is full.
 const FULL_ROUNDS: u32 = 8;
@@ -268,9 +269,12 @@ impl Tree {
         leaves: &impl Leaves,
         mut missing: Vec<Separator>,
     ) -> Result<u64, IndexError> {
-        let mut added = 0;
+        let (mut added, mut tried) = (0, HashSet::new());
         while let Some(separator) = missing.pop() {
-            added += u64::from(self.add_separator(leaves, &separator, &mut missing).await? == Some(true));
+            // The way to the parent of one that cannot be added misses the same ones each time.
+            if tried.insert((separator.level, separator.child)) {
+                added += u64::from(self.add_separator(leaves, &separator, &mut missing).await? == Some(true));
+            }
         }
         Ok(added)
     }
@@ -393,6 +397,7 @@ impl Tree {
             Err(trouble) => return Ok(Err(trouble)),
         };
         let mut at = found.at;
+        let mut way = WayRight::from(at);
         loop {
             let locked = match self.lock(pin, at, (self.inner, level), |_| {}).await? {
                 Ok(locked) => locked,
@@ -410,7 +415,7 @@ impl Tree {
                 return Ok(Err(found.stale()));
             }
             mark!("tree: moved right to lock");
-            at = next;
+            at = way.to(next)?;
         }
     }
 

@@ -21,6 +21,7 @@ use super::node::{DEAD, Head, Header, LOW_END, Layout, Node, magic};
 use super::path_cache::{Seen, Wait};
 use super::retry::{Retry, Step, Trouble};
 use crate::IndexError;
+use crate::cycle;
 use crate::maintenance::fetch_blocks;
 use crate::marks::mark;
 use farindex_fabric::{Batch, Buf, OpKind, RemotePtr, Span, cold};
@@ -245,7 +246,7 @@ impl Tree {
                 Seen::Copy(node) => {
                     return Ok(match level.is_none_or(|level| level == node.level) {
                         true => Ok((node, true)),
-                        false => Err(Trouble::Unsound(at)),
+                        false => Err(Trouble::UnsoundInner(at)),
                     });
                 }
                 // It READs the node once, or for a few times if that is changing, and waits for nothing else. Where there is
@@ -257,9 +258,11 @@ impl Tree {
                 }
             }
         }
+        let mut sound = false;
         for _ in 0..READS {
             let node = self.read_once(span, at, self.inner).await?;
-            if self.is_sound(&node)
+            sound = self.is_sound(&node);
+            if sound
                 && level.is_none_or(|level| level == node.level())
                 && let Some(inner) = Inner::of(span, &node).await?
             {
@@ -270,7 +273,8 @@ impl Tree {
                 return Ok(Ok((inner, false)));
             }
         }
-        Ok(Err(Trouble::Unsound(at)))
+        // A sound node that is no inner node of this level is not what its parent says; nobody needs to be changing it.
+        Ok(Err(if sound { Trouble::Stale(None) } else { Trouble::UnsoundInner(at) }))
     }
 
     /// Waits until another operation of this compute node has READ a node; false if that takes too long, because nobody polls
@@ -509,6 +513,23 @@ impl Slots for Tree {
 /// The error for a node that no crash explains.
 pub(super) fn unsound(at: RemotePtr) -> IndexError {
     IndexError::corrupt(at, "the node has a wrong checksum although nobody was changing it")
+}
+
+/// A way from a node to its right siblings, under one pin. Low keys grow from each to the next, and an address stays one node's:
+/// so a way that leads back is damage.
+pub(super) struct WayRight(cycle::Way);
+
+impl WayRight {
+    pub(super) fn from(at: RemotePtr) -> Self {
+        WayRight(cycle::Way::from(at))
+    }
+    /// Goes on to the right sibling at `next`, and returns it.
+    pub(super) fn to(&mut self, next: RemotePtr) -> Result<RemotePtr, IndexError> {
+        match self.0.leads_back_to(next) {
+            true => Err(IndexError::corrupt(next, "the right siblings of this node lead back to it")),
+            false => Ok(next),
+        }
+    }
 }
 
 /// Returns the used slots of a node with their keys, in the order of the keys.

@@ -168,7 +168,7 @@ impl Tree {
                 return Ok(Visited { pin, node: Ok(node), missing: Vec::new(), next: None });
             }
             drop(pin);
-            if let Err(error) = self.settle(leaves, &mut retry, Trouble::Unsound(self.root)).await {
+            if let Err(error) = self.settle(leaves, &mut retry, Trouble::UnsoundInner(self.root)).await {
                 let node = Err(Damage::of(error, self.root)?);
                 let pin = self.session.pin(self.session.span(kind))?;
                 return Ok(Visited { pin, node, missing: Vec::new(), next: None });

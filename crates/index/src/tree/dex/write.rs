@@ -27,7 +27,7 @@ use crate::tree::node::{Header, Node};
 use crate::tree::path_cache::{Dirty, Seen};
 use crate::tree::retry::{Retry, Step, Trouble};
 use crate::tree::sherman::write::Planned;
-use crate::tree::skeleton::{Leaves, Tree, Unread};
+use crate::tree::skeleton::{Leaves, Tree, Unread, WayRight};
 use crate::write::Wrote;
 use farindex_fabric::{RemotePtr, Span, cold};
 use farindex_pool::{Pin, Waited};
@@ -151,6 +151,7 @@ impl Dex {
             Err(trouble) => return Ok(Err(trouble)),
         };
         let mut at = found.at;
+        let mut way = WayRight::from(at);
         let (leaf, cached, long) = loop {
             if turn.as_ref().is_none_or(|turn| turn.at() != at) {
                 // One turn at a time (H1).
@@ -229,7 +230,7 @@ impl Dex {
                     }
                 }
             }
-            at = next;
+            at = way.to(next)?;
         };
         if let Some(bound) = self.bound_inside(span, &inside, &leaf, &found).await?.map(<[u8]>::to_vec)
             && !planted(Fault::AcrossBound)

@@ -2,6 +2,7 @@
 //! Each kind's folder names the tests that it takes from here, and has others of its own.
 
 pub(crate) mod costs;
+mod damage;
 pub(crate) mod hand_over;
 pub(crate) mod keys;
 pub(crate) mod shape;
